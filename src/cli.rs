@@ -178,11 +178,11 @@ commands! {
 impl Command {
     /// Executes another program in place of this one, if only that knows the place of the thread.
     fn hand_over(&self, globals: &Globals, args: &[OsString]) -> Result<()> {
-        let place = match self {
+        let location = match self {
             Command::Init(init) => Some(init.path.clone()),
             _ => globals.named(),
         };
-        place.map_or(Ok(()), |place| external::hand_over(&place, args))
+        location.map_or(Ok(()), |location| external::hand_over(&location, args))
     }
 }
 
@@ -314,8 +314,8 @@ static PANIC: OnceLock<String> = OnceLock::new();
 /// into a pipe.
 fn catch_panic(work: impl FnOnce() -> Result<()>) -> Result<()> {
     panic::set_hook(Box::new(|about| {
-        let place = about.location().map(|at| format!(" ({at})")).unwrap_or_default();
-        PANIC.set(format!("{}{place}", about.payload_as_str().unwrap_or("no message"))).ok();
+        let location = about.location().map(|at| format!(" ({at})")).unwrap_or_default();
+        PANIC.set(format!("{}{location}", about.payload_as_str().unwrap_or("no message"))).ok();
     }));
     panic::catch_unwind(panic::AssertUnwindSafe(work)).unwrap_or_else(|_| {
         let message = PANIC.get().map_or("", String::as_str);

@@ -12,7 +12,7 @@ pub use self::code::Code;
 use crate::model::event::InvalidEvent;
 use crate::model::filter::FilterError;
 use crate::model::key::InvalidKey;
-use crate::model::place::Place;
+use crate::model::location::Location;
 use crate::model::subscription::ConsumerId;
 
 /// Maximum length of a thread's path, in bytes. SQLite allows 511 bytes including the suffixes of its own
@@ -26,7 +26,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The directory, or the place.
+    /// The directory, or the location.
     #[error("{} is not a thread{}", .0.display(), lacks(.0))]
     NotAThread(PathBuf),
     #[error("{} is a thread already", .0.display())]
@@ -45,12 +45,12 @@ pub enum Error {
     PathTooLong { path: PathBuf, length: usize },
     /// The thread that was opened is no longer there.
     #[error("{0} was moved or removed")]
-    Moved(Place),
+    Moved(Location),
     /// Only the owner of a thread may start or stop its handlers.
     #[error("{0} belongs to another user")]
-    NotOwner(Place),
-    /// Threads in such places need another program: `thread-<scheme>`.
-    #[error("this program does not know places that begin with {0}://")]
+    NotOwner(Location),
+    /// Threads in such locations need another program: `thread-<scheme>`.
+    #[error("this program does not know locations that begin with {0}://")]
     UnknownScheme(String),
     /// Only a thread in a directory has what is asked for.
     #[error("{0} is for threads in directories")]
@@ -113,7 +113,7 @@ pub enum Error {
     TooManyFiles(String),
     #[error("cannot start {what}: {source}")]
     Spawn { what: &'static str, source: io::Error },
-    /// A failure of another place than a directory, which knows best how to fix it.
+    /// A failure of another location than a directory, which knows best how to fix it.
     #[error("{what}")]
     Advised { code: Code, what: String, advice: String },
     /// Any other failure, as a complete sentence.
@@ -123,7 +123,7 @@ pub enum Error {
 
 /// What a directory lacks that is not a thread.
 fn lacks(path: &Path) -> &'static str {
-    if Place::from(path).dir().is_some() { " (it has no events.db)" } else { "" }
+    if Location::from(path).dir().is_some() { " (it has no events.db)" } else { "" }
 }
 
 impl Error {

@@ -107,7 +107,7 @@ pub fn hint(error: &Error) -> String {
         Error::UnknownScheme(scheme) => {
             return format!("install the program thread-{scheme}, or name the thread's directory");
         }
-        Error::OnlyInDirectory(_) => "use the tools of the place where the thread is",
+        Error::OnlyInDirectory(_) => "use the tools of the location where the thread is",
         Error::UnknownConsumer(_) => "see `thread info` for those that are, or `thread subscribe` it",
         Error::NotHeard(_) => "stop it there; if that is gone, the next push or `thread dispatch` takes over",
         Error::Unresponsive { supervisor, .. } => {

@@ -29,10 +29,10 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawMode, Stat};
 use rustix::io::Errno;
 
-pub use self::paths::{absolute, absolute_place, is_same, surrounding};
+pub use self::paths::{absolute, absolute_location, is_same, surrounding};
 pub(crate) use self::paths::{parents_to_sync, sync_dir, sync_parents};
 use crate::error::{Error, IoContext, Result};
-use crate::model::place::Place;
+use crate::model::location::Location;
 use crate::model::subscription::ConsumerId;
 
 pub const DB: &str = "events.db";
@@ -61,11 +61,11 @@ pub enum Access {
     Write,
 }
 
-/// The files of one thread on this machine, in its directory or its [base](crate::queue::places), and their
+/// The files of one thread on this machine, in its directory or its [base](crate::queue::locations), and their
 /// owner, group and permissions.
 #[derive(Debug, Clone)]
 pub struct Files {
-    place: Place,
+    location: Location,
     path: PathBuf,
     dir: Arc<OwnedFd>,
     /// Permission bits for new files.
@@ -101,16 +101,16 @@ impl Files {
         refuse_odd(&db).at("use", &path.join(DB))?;
         let capitals = rustix::fs::statat(&dir, DB.to_ascii_uppercase(), AtFlags::SYMLINK_NOFOLLOW);
         let ignores_case = capitals.is_ok_and(|found| identity(&found) == identity(&db));
-        Ok(Files { ignores_case, ..Files::like(Place::from(&path), path, dir, &db) })
+        Ok(Files { ignores_case, ..Files::like(Location::from(&path), path, dir, &db) })
     }
 
     /// The files of a thread that is not in a directory, in its base, which is created if missing, for this
     /// user alone.
-    pub(crate) fn at_base(place: &Place, base: &Path) -> Result<Files> {
+    pub(crate) fn at_base(location: &Location, base: &Path) -> Result<Files> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(base).at("make", base)?;
         let dir = open_dir(rustix::fs::CWD, base, OFlags::empty()).at("open", base)?;
         let about = rustix::fs::fstat(&dir).at("look at", base)?;
-        let files = Files::like(place.clone(), base.to_owned(), dir, &about);
+        let files = Files::like(location.clone(), base.to_owned(), dir, &about);
         for name in ["run", "logs"] {
             files.make_dir(name).at("make", &files.path_of(name))?;
         }
@@ -126,7 +126,7 @@ impl Files {
         let shared = found.st_mode & 0o020 != 0;
         let group = if shared { found.st_gid } else { rustix::process::getegid().as_raw() };
         Ok(Files {
-            place: Place::from(&path),
+            location: Location::from(&path),
             path,
             dir: Arc::new(dir),
             mode: if open_to_others { 0o664 & !rights::umask() } else { 0o600 },
@@ -137,9 +137,9 @@ impl Files {
         })
     }
 
-    fn like(place: Place, path: PathBuf, dir: OwnedFd, like: &Stat) -> Files {
+    fn like(location: Location, path: PathBuf, dir: OwnedFd, like: &Stat) -> Files {
         Files {
-            place,
+            location,
             path,
             dir: Arc::new(dir),
             mode: like.st_mode & 0o664,
@@ -152,13 +152,13 @@ impl Files {
 
     /// The same owner and permissions in another directory, except that the owner may always read and write.
     pub(crate) fn of_copy(&self, path: PathBuf, dir: OwnedFd) -> Files {
-        let place = Place::from(&path);
-        Files { place, path, dir: Arc::new(dir), mode: self.mode | 0o600, ..self.clone() }
+        let location = Location::from(&path);
+        Files { location, path, dir: Arc::new(dir), mode: self.mode | 0o600, ..self.clone() }
     }
 
     /// What the thread is known by.
-    pub fn place(&self) -> &Place {
-        &self.place
+    pub fn location(&self) -> &Location {
+        &self.location
     }
 
     /// The thread's directory, or its base: absolute, with `.` and `..` resolved, links not followed.
@@ -183,7 +183,7 @@ impl Files {
 
     /// Whether this thread is still at its path: not moved, removed or replaced.
     pub fn still_there(&self) -> bool {
-        let anchor = if self.place.dir().is_some() { self.path.join(DB) } else { self.path.clone() };
+        let anchor = if self.location.dir().is_some() { self.path.join(DB) } else { self.path.clone() };
         rustix::fs::lstat(anchor).is_ok_and(|found| identity(&found) == self.home)
     }
 
@@ -191,7 +191,7 @@ impl Files {
     ///
     /// [`Error::Moved`] unless it is [still there](Files::still_there).
     pub fn must_be_there(&self) -> Result<()> {
-        if self.still_there() { Ok(()) } else { Err(Error::Moved(self.place.clone())) }
+        if self.still_there() { Ok(()) } else { Err(Error::Moved(self.location.clone())) }
     }
 
     /// The lock that is held while a consumer's handler runs.

@@ -8,7 +8,7 @@
 #![doc = include_str!("../examples/push_and_read.rs")]
 //! ```
 //!
-//! The modules use one another in one direction only: `cli → care → run → queue → {sqlite, jsonl, pending} →
+//! The modules use one another in one direction only: `cli → maintenance → run → queue → {sqlite, jsonl, pending} →
 //! {store, files} → model`. Only `cli` deals with terminals and the environment.
 //!
 //! # Guarantees, and where they are implemented
@@ -20,13 +20,13 @@
 //! * No wake-up is lost: [`run::supervisor`] and [`mod@run::wake`], by looking again after releasing the
 //!   lock.
 
-pub mod care;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod error;
 pub mod failure;
 pub mod files;
 pub mod jsonl;
+pub mod maintenance;
 pub mod model;
 pub mod pending;
 pub mod queue;

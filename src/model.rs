@@ -8,7 +8,7 @@ pub mod event;
 pub mod filter;
 mod json;
 pub mod key;
-pub mod place;
+pub mod location;
 pub mod position;
 pub mod run;
 pub mod subscription;

@@ -19,7 +19,7 @@ const SCAN_STEP: i64 = 64 * 1024;
 
 /// Result of looking for a consumer's pending events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Look {
+pub struct PendingScan {
     /// The oldest matching event past the cursor.
     pub first: Option<i64>,
     /// The deadline passed before a match was found or all events were evaluated.
@@ -51,53 +51,53 @@ pub fn checked_filter(subscription: &Subscription) -> Result<Option<Filter>> {
 /// # Errors
 ///
 /// [`Error::BrokenFilter`]; errors of the store.
-pub fn look(
+pub fn scan(
     store: &mut dyn Store,
     subscription: &Subscription,
     until: Option<Instant>,
     remember: bool,
-) -> Result<Look> {
+) -> Result<PendingScan> {
     let newest = store.newest()?;
-    let mut look = Look { newest, ..Look::default() };
+    let mut found = PendingScan { newest, ..PendingScan::default() };
     let cursor = subscription.last_acked_id;
     if subscription.filter_text().is_none() {
         if newest > cursor {
-            look.first = store.first_after(cursor)?;
+            found.first = store.first_after(cursor)?;
         }
-        return Ok(look);
+        return Ok(found);
     }
     let start = subscription.scanned_upto(cursor);
     if start >= newest {
-        return Ok(look);
+        return Ok(found);
     }
-    let Some(filter) = checked_filter(subscription)? else { return Ok(look) };
+    let Some(filter) = checked_filter(subscription)? else { return Ok(found) };
     let (mut upto, mut remembered) = (start, start);
-    while upto < newest && look.first.is_none() && !look.cut_short {
+    while upto < newest && found.first.is_none() && !found.cut_short {
         // In steps, so that a killed scan loses little of its progress.
         let end = newest.min(upto.saturating_add(SCAN_STEP));
         let scan = store.scan(&filter, ScanRange { after: upto, upto: end, most: 1, until })?;
-        look.first = scan.ids.first().copied();
-        look.cut_short = look.first.is_none() && scan.upto < end;
-        let scanned = look.first.map_or(scan.upto, |id| id - 1);
+        found.first = scan.ids.first().copied();
+        found.cut_short = found.first.is_none() && scan.upto < end;
+        let scanned = found.first.map_or(scan.upto, |id| id - 1);
         let mut fresh = scan.failures;
         fresh.retain(|failure| failure.id > subscription.filter_error_id);
-        if remember && (scanned - remembered >= WATERMARK_STEP || !fresh.is_empty() || look.cut_short) {
+        if remember && (scanned - remembered >= WATERMARK_STEP || !fresh.is_empty() || found.cut_short) {
             match store.remember_scan(subscription, scanned, &fresh) {
                 Ok(first_seen) => drop(fresh.drain(..fresh.len() - first_seen)),
-                // The answer is right all the same; the next look evaluates the filter again.
+                // The answer is right all the same; the next scan evaluates the filter again.
                 Err(e) if e.is_locked() => fresh.clear(),
                 Err(e) => return Err(e),
             }
             remembered = scanned;
         }
-        look.failures.extend(fresh);
+        found.failures.extend(fresh);
         upto = scanned.max(upto);
-        if look.first.is_none() && !look.cut_short {
+        if found.first.is_none() && !found.cut_short {
             // Skip gaps in the ids: other programs may leave gaps of any width.
             upto = store.first_after(upto)?.map_or(newest, |next| next - 1).max(upto);
         }
     }
-    Ok(look)
+    Ok(found)
 }
 
 /// How far to count.

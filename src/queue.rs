@@ -7,7 +7,7 @@ pub mod backwards;
 pub mod dead;
 pub mod delivery;
 mod init;
-pub mod places;
+pub mod locations;
 mod seek;
 
 use std::ops::ControlFlow;
@@ -22,11 +22,11 @@ use crate::files::{COMMIT, Files, HANDLER_LOGS};
 use crate::jsonl;
 use crate::model::event::{CappedRow, Event, NewEvent, Row};
 use crate::model::filter::Filter;
-use crate::model::place::Place;
+use crate::model::location::Location;
 use crate::model::run::{Run, Span};
 use crate::model::subscription::{ConsumerId, NewSubscription, Subscription};
 use crate::model::time::{self, Time};
-use crate::pending::{self, Look};
+use crate::pending::{self, PendingScan};
 use crate::sqlite::{BUSY_LIMIT, Sqlite};
 use crate::store::{Appended, Move, Moved, Notice, Put, ScanRange, Store, Stored};
 
@@ -46,7 +46,7 @@ pub struct Queue {
 
 impl std::fmt::Debug for Queue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Queue").field(self.place()).finish()
+        f.debug_tuple("Queue").field(self.location()).finish()
     }
 }
 
@@ -99,7 +99,7 @@ pub enum Remaining {
 
 impl Queue {
     /// Creates a thread in the directory `path`, and its parents; existing files stay. Returns its absolute
-    /// path. A place with a scheme is left to that scheme.
+    /// path. A location with a scheme is left to that scheme.
     ///
     /// # Errors
     ///
@@ -110,25 +110,25 @@ impl Queue {
 
     /// Like [`Queue::init`], for a thread of another kind.
     pub fn init_as(path: impl AsRef<Path>, new: NewThread) -> Result<PathBuf> {
-        Ok(places::create(&path.into(), new)?.as_os_str().into())
+        Ok(locations::create(&path.into(), new)?.as_os_str().into())
     }
 
-    /// Opens a thread, by the path of its directory or by its place.
+    /// Opens a thread, by the path of its directory or by its location.
     ///
     /// # Errors
     ///
     /// [`Error::NotAThread`], [`Error::ForeignDatabase`], [`Error::NewerSchema`], [`Error::UnknownScheme`];
     /// those of the database.
-    pub fn open(place: impl Into<Place>) -> Result<Queue> {
-        Queue::open_waiting(place, BUSY_LIMIT)
+    pub fn open(location: impl Into<Location>) -> Result<Queue> {
+        Queue::open_waiting(location, BUSY_LIMIT)
     }
 
     /// Like [`Queue::open`], but operations, opening included, wait for other writers for at most
     /// `busy_limit`, instead of a minute. A push then fails with [`Error::is_locked`] and has stored nothing;
     /// the limit also applies to the lock of the JSONL log, which a stored event does not wait for any
     /// longer. Reads wait for nobody.
-    pub fn open_waiting(place: impl Into<Place>, busy_limit: Duration) -> Result<Queue> {
-        let (files, store) = places::open(&place.into(), busy_limit)?;
+    pub fn open_waiting(location: impl Into<Location>, busy_limit: Duration) -> Result<Queue> {
+        let (files, store) = locations::open(&location.into(), busy_limit)?;
         Ok(Queue { files, store, busy_limit })
     }
 
@@ -138,11 +138,11 @@ impl Queue {
     }
 
     /// What the thread is known by.
-    pub fn place(&self) -> &Place {
-        self.files.place()
+    pub fn location(&self) -> &Location {
+        self.files.location()
     }
 
-    /// The thread's directory, absolute; for a thread in another place, its folder on this machine.
+    /// The thread's directory, absolute; for a thread in another location, its folder on this machine.
     pub fn path(&self) -> &Path {
         self.files.path()
     }
@@ -386,7 +386,7 @@ impl Queue {
 
     /// Returns a watcher of commits, for event loops: see [`Watcher`].
     pub fn watcher(&self) -> Watcher {
-        places::listen(self.place());
+        locations::listen(self.location());
         Watcher::new(&self.files, COMMIT)
     }
 
@@ -492,19 +492,23 @@ impl Queue {
     /// # Errors
     ///
     /// [`Error::BrokenFilter`].
-    pub fn look(&mut self, subscription: &Subscription, until: Option<Instant>) -> Result<Look> {
+    pub fn scan_pending(
+        &mut self,
+        subscription: &Subscription,
+        until: Option<Instant>,
+    ) -> Result<PendingScan> {
         // Log only the first few failures, so that a filter that fails on everything does not fill the log.
         const SHOWN: usize = 10;
-        let look = pending::look(&mut *self.store, subscription, until, true)?;
+        let scan = pending::scan(&mut *self.store, subscription, until, true)?;
         let consumer = &subscription.consumer;
-        for failure in look.failures.iter().take(SHOWN) {
+        for failure in scan.failures.iter().take(SHOWN) {
             let (id, error) = (failure.id, log::Quoted(&failure.message));
             log!(self, Warn, "filter: consumer={consumer} id={id} does not match: error={error}");
         }
-        if let Some(last) = look.failures.get(SHOWN..).and_then(<[_]>::last) {
-            let (more, id) = (look.failures.len() - SHOWN, last.id);
+        if let Some(last) = scan.failures.get(SHOWN..).and_then(<[_]>::last) {
+            let (more, id) = (scan.failures.len() - SHOWN, last.id);
             log!(self, Warn, "filter: consumer={consumer} failed on {more} more events up to id={id}");
         }
-        Ok(look)
+        Ok(scan)
     }
 }

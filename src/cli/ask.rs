@@ -42,7 +42,7 @@ pub struct Ask {
 
 impl Ask {
     pub fn run(self, globals: &Globals) -> Result<()> {
-        let path = globals.place()?;
+        let path = globals.location()?;
         let question = self.event.into_event(&path, None)?;
         let mut queue = Queue::open(path)?;
         // Exit 3 if this process is cut short: exit 0 would mean that there is an answer.

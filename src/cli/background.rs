@@ -12,9 +12,9 @@ use crate::error::Error;
 use crate::failure::Result;
 use crate::files::Files;
 use crate::files::log::log;
-use crate::model::place::Place;
+use crate::model::location::Location;
 use crate::model::subscription::ConsumerId;
-use crate::queue::places::files_of;
+use crate::queue::locations::files_of;
 use crate::run::launcher::{LEASE, SUPERVISE, WAKE, set_lease};
 use crate::run::spawn::{self, Inherited};
 use crate::run::{supervisor, wake};
@@ -24,7 +24,7 @@ use crate::run::{supervisor, wake};
 struct Background {
     command: String,
     #[arg(long)]
-    thread: Place,
+    thread: Location,
     #[arg(long)]
     lock_fd: i32,
     /// The soft limit on open files.

@@ -7,12 +7,12 @@ use serde_json::json;
 
 use super::progress::Progress;
 use super::{Globals, limit, output};
-use crate::care::backup;
-use crate::care::backup::root::backup_root;
 use crate::error::Code;
 use crate::failure::{Result, failed, usage};
 use crate::files::DB;
-use crate::model::place::Place;
+use crate::maintenance::backup;
+use crate::maintenance::backup::root::backup_root;
+use crate::model::location::Location;
 
 /// Copy a thread that is in use to a new directory
 ///
@@ -53,10 +53,12 @@ pub struct Backup {
 impl Backup {
     pub fn run(self, globals: &Globals) -> Result<()> {
         // Otherwise a directory of that name would be made.
-        if let Some(scheme) = Place::from(&*self.dir).scheme() {
+        if let Some(scheme) = Location::from(&*self.dir).scheme() {
             return usage(
-                format_args!("a backup is made in a directory, not in a place that begins with {scheme}://"),
-                "name a directory; `thread peek` piped into `thread push --batch` copies events to another place",
+                format_args!(
+                    "a backup is made in a directory, not in a location that begins with {scheme}://"
+                ),
+                "name a directory; `thread peek` piped into `thread push --batch` copies events to another location",
             );
         }
         if let Some(root) = &self.root {

@@ -90,9 +90,9 @@ impl Dispatch {
     fn run_worker(self, globals: &Globals) -> Result<()> {
         let max_runs = self.max_runs.map(|most| usize::try_from(most).unwrap_or(usize::MAX));
         let mut scope =
-            WorkerScope { threads: globals.thread.clone(), roots: self.root, max_runs, beside: false };
+            WorkerScope { threads: globals.thread.clone(), roots: self.root, max_runs, embedded: false };
         if scope.threads.is_empty() && scope.roots.is_empty() {
-            scope.threads.push(globals.place()?);
+            scope.threads.push(globals.location()?);
         }
         if let Some(thread) = scope.roots.iter().find(|root| root.join(DB).exists()) {
             return usage(
@@ -106,12 +106,12 @@ impl Dispatch {
             News::Ready => notify("READY=1"),
             News::Stopping => notify("STOPPING=1"),
             News::Looked { .. } => {}
-            News::Trouble { place, error: error @ Error::NotAThread(_) } => {
-                output::warn(format_args!("{error}; waiting for it to appear at {place}"));
+            News::Trouble { location, error: error @ Error::NotAThread(_) } => {
+                output::warn(format_args!("{error}; waiting for it to appear at {location}"));
             }
-            News::Trouble { place, error } => {
+            News::Trouble { location, error } => {
                 let hint = hint(error);
-                output::warn(format_args!("nothing is started in {place} for now: {error} - {hint}"));
+                output::warn(format_args!("nothing is started in {location} for now: {error} - {hint}"));
             }
         })?;
         Ok(())

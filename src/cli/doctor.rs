@@ -5,9 +5,9 @@ use serde_json::json;
 
 use super::output::{self, plain};
 use super::{Globals, environment};
-use crate::care::doctor::{self, Level, Remedy};
 use crate::error::Code;
 use crate::failure::{Result, failed, hint};
+use crate::maintenance::doctor::{self, Level, Remedy};
 
 /// Check a thread for damage, and repair it
 ///
@@ -31,7 +31,7 @@ pub struct Doctor {
 
 impl Doctor {
     pub fn run(self, globals: &Globals) -> Result<()> {
-        let findings = doctor::examine(&globals.place()?, &environment::launcher(), self.fix)?;
+        let findings = doctor::examine(&globals.location()?, &environment::launcher(), self.fix)?;
         let wrong = findings.iter().filter(|finding| finding.is_wrong()).count();
         let (mut values, mut lines) = (Vec::new(), String::new());
         for finding in &findings {

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::files::is_same;
-use crate::model::place::Place;
+use crate::model::location::Location;
 use crate::run::{Launcher, WakeBy};
 
 /// An environment variable; `None` if it is unset or empty.
@@ -15,7 +15,7 @@ pub fn variable(name: &str) -> Option<OsString> {
 /// The source of an event without --source, pushed into `thread`. In a handler it is `self`, or, into
 /// another thread than the handler's own, one with the names of that and of the consumer; else it is one with
 /// the user's name.
-pub fn default_source(thread: &Place) -> String {
+pub fn default_source(thread: &Location) -> String {
     let segment = |name: &str| -> String {
         let allowed = |c: char| if c.is_alphanumeric() || "._-".contains(c) { c } else { '-' };
         name.chars().flat_map(char::to_lowercase).map(allowed).collect()
@@ -23,9 +23,9 @@ pub fn default_source(thread: &Place) -> String {
     let Some(consumer) = variable("THREAD_CONSUMER") else {
         return format!("internal:dm:default:{}", segment(&user()));
     };
-    let own = variable("THREAD_DIR").map(Place::from);
+    let own = variable("THREAD_DIR").map(Location::from);
     let is_own =
-        |own: &Place| own == thread || own.dir().zip(thread.dir()).is_some_and(|(a, b)| is_same(a, b));
+        |own: &Location| own == thread || own.dir().zip(thread.dir()).is_some_and(|(a, b)| is_same(a, b));
     match own.filter(|own| !is_own(own)) {
         None => "self".to_owned(),
         Some(own) => {

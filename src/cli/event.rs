@@ -11,7 +11,7 @@ use super::{environment, output};
 use crate::error::Code;
 use crate::failure::{Result, WithHint, failed, usage};
 use crate::model::event::{Defaults, NewEvent, Type};
-use crate::model::place::Place;
+use crate::model::location::Location;
 
 /// The largest content, in bytes: SQLite allows no larger row.
 const MAX_CONTENT: u64 = 999_000_000;
@@ -55,7 +55,7 @@ pub struct EventArgs {
 impl EventArgs {
     /// The event for `thread` that the options and the content describe. `reply_to` is the id of the event it
     /// answers.
-    pub fn into_event(self, thread: &Place, reply_to: Option<i64>) -> Result<NewEvent<'static>> {
+    pub fn into_event(self, thread: &Location, reply_to: Option<i64>) -> Result<NewEvent<'static>> {
         // First, so that invalid options fail before stdin is read.
         let event = self.without_content(thread)?;
         let mut event = NewEvent { content: self.content()?.into(), ..event };
@@ -69,7 +69,7 @@ impl EventArgs {
     }
 
     /// The event that the options describe, without its content and key.
-    pub fn without_content(&self, thread: &Place) -> Result<NewEvent<'static>> {
+    pub fn without_content(&self, thread: &Location) -> Result<NewEvent<'static>> {
         let source = self.source.clone().unwrap_or_else(|| environment::default_source(thread));
         let kind = self.kind.as_deref().unwrap_or(Type::Message.as_str());
         if Type::parse(kind).is_none() {
@@ -91,7 +91,7 @@ impl EventArgs {
     }
 
     /// What the lines of a batch for `thread` need not say.
-    pub fn defaults(self, thread: &Place) -> Defaults {
+    pub fn defaults(self, thread: &Location) -> Defaults {
         Defaults {
             source: Some(self.source.unwrap_or_else(|| environment::default_source(thread))),
             kind: Some(self.kind.unwrap_or_else(|| Type::Message.as_str().to_owned())),

@@ -11,9 +11,9 @@ use clap::{Args, CommandFactory, FromArgMatches, value_parser};
 
 use super::{Cli, Globals, environment, signals};
 use crate::failure::{Result, WithHint};
-use crate::files::absolute_place;
-use crate::model::place::Place;
-use crate::queue::places;
+use crate::files::absolute_location;
+use crate::model::location::Location;
+use crate::queue::locations;
 use crate::run::launcher::{self, executable_in, is_executable};
 
 const PREFIX: &str = "thread-";
@@ -37,19 +37,19 @@ pub fn run(args: &[OsString]) -> Result<()> {
     globals.enter()?;
     let mut command = Command::new(&program);
     if let Some(thread) = globals.thread.last() {
-        command.env("THREAD_DIR", absolute_place(thread)?.as_os_str());
+        command.env("THREAD_DIR", absolute_location(thread)?.as_os_str());
     }
     command.args(globals.json.then_some("--json")).args(words);
     replace_this(command)
 }
 
 /// Executes `thread-<scheme>` with this program's arguments, in place of this process, if the thread is in a
-/// place that only that program knows. Returns only if this one knows it, or there is none.
-pub fn hand_over(place: &Place, args: &[OsString]) -> Result<()> {
-    if places::is_known(place) {
+/// location that only that program knows. Returns only if this one knows it, or there is none.
+pub fn hand_over(location: &Location, args: &[OsString]) -> Result<()> {
+    if locations::is_known(location) {
         return Ok(());
     }
-    let file = format!("{PREFIX}{}", place.scheme().unwrap_or_default());
+    let file = format!("{PREFIX}{}", location.scheme().unwrap_or_default());
     let Some(program) = executable_in(directories(), file) else { return Ok(()) };
     let mut command = Command::new(&program);
     command.args(&args[1..]);

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{environment, output};
 use crate::failure::{Result, WithHint, usage};
 use crate::files::surrounding;
-use crate::model::place::Place;
+use crate::model::location::Location;
 use crate::queue::Queue;
 
 #[derive(Args, Default)]
@@ -20,8 +20,8 @@ pub struct Globals {
     directories: Vec<PathBuf>,
     /// The thread's directory [default: $THREAD_DIR, or the one you are in]
     #[arg(short, long, global = true, display_order = 900, value_name = "PATH", value_hint = ValueHint::DirPath,
-        value_parser = PathBufValueParser::new().map(Place::from), action = ArgAction::Append)]
-    pub thread: Vec<Place>,
+        value_parser = PathBufValueParser::new().map(Location::from), action = ArgAction::Append)]
+    pub thread: Vec<Location>,
     /// Print JSON, for errors too
     #[arg(long, global = true, display_order = 901)]
     pub json: bool,
@@ -42,18 +42,18 @@ impl Globals {
         Ok(())
     }
 
-    /// The thread's place: `--thread`, else `THREAD_DIR`, else, as in git, the current directory or
+    /// The thread's location: `--thread`, else `THREAD_DIR`, else, as in git, the current directory or
     /// the nearest parent that is a thread, owned by the user and on the same file system.
-    pub fn place(&self) -> Result<Place> {
+    pub fn location(&self) -> Result<Location> {
         if self.thread.len() > 1 {
             return usage(
                 "more than one --thread given",
                 "give one; only `thread dispatch --follow` takes several",
             );
         }
-        let surrounding = || surrounding(&std::env::current_dir().ok()?).map(Place::from);
+        let surrounding = || surrounding(&std::env::current_dir().ok()?).map(Location::from);
         match self.named().or_else(surrounding) {
-            Some(place) => Ok(place),
+            Some(location) => Ok(location),
             None => usage(
                 "no thread given, and the current directory is not inside one",
                 "give --thread <path> or set THREAD_DIR; `thread init <path>` makes one",
@@ -61,14 +61,14 @@ impl Globals {
         }
     }
 
-    /// The place that `--thread` or `THREAD_DIR` names.
-    pub fn named(&self) -> Option<Place> {
+    /// The location that `--thread` or `THREAD_DIR` names.
+    pub fn named(&self) -> Option<Location> {
         let named = self.thread.last().cloned();
-        named.or_else(|| environment::variable("THREAD_DIR").map(Place::from))
+        named.or_else(|| environment::variable("THREAD_DIR").map(Location::from))
     }
 
     pub fn open(&self) -> Result<Queue> {
-        Ok(Queue::open(self.place()?)?)
+        Ok(Queue::open(self.location()?)?)
     }
 
     /// Prints one line to stdout: the text, or the JSON with --json.

@@ -15,11 +15,11 @@ use super::Globals;
 use super::output::{self, plain};
 use super::progress::Progress;
 use super::settings;
-use crate::care::report::{Extent, Limits, Standing};
 use crate::error::Error;
 use crate::failure::{Result, usage};
 use crate::files::{DB, Files, WAL};
 use crate::jsonl;
+use crate::maintenance::report::{ConsumerStatus, EventRange, Limits};
 use crate::model::run::Exit;
 use crate::model::subscription::ConsumerId;
 use crate::model::time::{self, Time};
@@ -105,7 +105,7 @@ struct Report {
 }
 
 struct Consumer {
-    standing: Standing,
+    status: ConsumerStatus,
     /// Whether to show its settings too.
     alone: bool,
     settings: Map<String, Value>,
@@ -123,7 +123,7 @@ impl Info {
             None if stdout.is_terminal() && self.consumer.is_none() => Format::Table,
             None => Format::Text,
         };
-        let mut queue = Queue::open_waiting(globals.place()?, BUSY_LIMIT)?;
+        let mut queue = Queue::open_waiting(globals.location()?, BUSY_LIMIT)?;
         let only = self.consumer.map(ConsumerId::stored);
         if let Some(consumer) = only.as_ref().filter(|_| self.runs) {
             return runs::print(&mut queue, consumer, globals.json);
@@ -172,32 +172,32 @@ impl Report {
         count: CountLimits,
         shown: bool,
     ) -> crate::Result<Report> {
-        let extent = Extent::of(queue, u64::MAX)?;
-        let limits = Limits { look_until: count.until, count, gapless: extent.is_gapless() };
+        let range = EventRange::of(queue, u64::MAX)?;
+        let limits = Limits { look_until: count.until, count, gapless: range.is_gapless() };
         let mut consumers = Vec::new();
         let subscriptions = match only {
             Some(consumer) => vec![queue.subscription(consumer)?],
             None => queue.store.subscriptions()?,
         };
         for subscription in subscriptions {
-            let standing = Standing::of(queue, subscription, limits, &|total| {
+            let status = ConsumerStatus::of(queue, subscription, limits, &|total| {
                 let mut progress = Progress::of("counting what is pending", Some(total)).only_if(shown);
                 Box::new(move |ids| progress.advance(ids))
             })?;
-            let (cwd, options) = (standing.subscription.cwd.as_deref(), &standing.subscription.options);
+            let (cwd, options) = (status.subscription.cwd.as_deref(), &status.subscription.options);
             let settings = settings::as_json(queue.files(), cwd, options);
-            consumers.push(Consumer { standing, alone: only.is_some(), settings });
+            consumers.push(Consumer { status, alone: only.is_some(), settings });
         }
         let files = queue.files();
-        let here = files.place().dir().is_some();
+        let here = files.location().dir().is_some();
         let [database_bytes, wal_bytes, log_bytes] =
             [files.size(DB), files.size(WAL), jsonl::size(files)].map(|size| here.then_some(size));
         let logs_bytes = size_of_files(files, "logs") + size_of_files(files, "logs/handlers");
         Ok(Report {
-            thread: queue.place().as_os_str().to_string_lossy().into_owned(),
-            event_count: extent.count,
-            last_event_id: extent.newest,
-            events_pushed: extent.newest,
+            thread: queue.location().as_os_str().to_string_lossy().into_owned(),
+            event_count: range.count,
+            last_event_id: range.newest,
+            events_pushed: range.newest,
             subscriptions: consumers,
             database_bytes,
             wal_bytes,
@@ -217,10 +217,10 @@ impl Report {
 }
 
 impl Deref for Consumer {
-    type Target = Standing;
+    type Target = ConsumerStatus;
 
-    fn deref(&self) -> &Standing {
-        &self.standing
+    fn deref(&self) -> &ConsumerStatus {
+        &self.status
     }
 }
 

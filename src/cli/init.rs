@@ -7,8 +7,8 @@ use serde_json::json;
 use super::{Globals, output};
 use crate::error::Error;
 use crate::failure::{Result, usage};
-use crate::model::place::Place;
-use crate::queue::{NewThread, Queue, places};
+use crate::model::location::Location;
+use crate::queue::{NewThread, Queue, locations};
 
 /// Make a thread in a directory
 ///
@@ -19,8 +19,8 @@ use crate::queue::{NewThread, Queue, places};
 #[command(after_help = "Example:\n  thread init ~/agents/inbox")]
 pub struct Init {
     /// The directory to make
-    #[arg(value_hint = ValueHint::DirPath, value_parser = PathBufValueParser::new().map(Place::from))]
-    pub path: Place,
+    #[arg(value_hint = ValueHint::DirPath, value_parser = PathBufValueParser::new().map(Location::from))]
+    pub path: Location,
     /// If it is a thread already, leave it as it is and exit 0
     #[arg(long)]
     if_missing: bool,
@@ -34,13 +34,15 @@ impl Init {
         if !globals.thread.is_empty() {
             return usage("init takes no --thread", "give the path alone: `thread init <path>`");
         }
-        let place =
-            match places::create(&self.path, NewThread { private: self.private, ..NewThread::default() }) {
-                // Opened, so that exit 0 also means that the thread is usable.
-                Err(Error::AlreadyAThread(dir)) if self.if_missing => Queue::open(dir)?.place().clone(),
-                made => made?,
-            };
-        let place = place.as_os_str().to_string_lossy();
-        globals.print(output::plain(&place), json!({ "thread": place }))
+        let location = match locations::create(
+            &self.path,
+            NewThread { private: self.private, ..NewThread::default() },
+        ) {
+            // Opened, so that exit 0 also means that the thread is usable.
+            Err(Error::AlreadyAThread(dir)) if self.if_missing => Queue::open(dir)?.location().clone(),
+            made => made?,
+        };
+        let location = location.as_os_str().to_string_lossy();
+        globals.print(output::plain(&location), json!({ "thread": location }))
     }
 }

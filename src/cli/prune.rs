@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use super::progress::Progress;
 use super::{Globals, limit, output};
-use crate::care::prune::{self, Held, Old, Report, Request};
 use crate::error::Error;
 use crate::failure::{Failure, Result, usage};
+use crate::maintenance::prune::{self, Held, Old, Report, Request};
 use crate::model::duration;
 use crate::queue::Queue;
 use crate::store::Pruned;
@@ -74,7 +74,7 @@ impl Prune {
             _ => Old::BeforeId(1),
         };
         let mut queue = globals.open()?;
-        if self.compact && queue.place().dir().is_none() {
+        if self.compact && queue.location().dir().is_none() {
             // Before anything is deleted.
             return Err(Error::OnlyInDirectory("--compact").into());
         }

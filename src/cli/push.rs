@@ -81,8 +81,8 @@ impl Push {
         let mut queue = globals.open()?;
         let event = self.event;
         let format = match self.lines {
-            true => LineFormat::Content(event.without_content(queue.place())?),
-            false => LineFormat::Json(event.defaults(queue.place())),
+            true => LineFormat::Content(event.without_content(queue.location())?),
+            false => LineFormat::Json(event.defaults(queue.location())),
         };
         let mut batch = Batch::open(queue.files())?;
         // Events stored before under the same key, as ranges of ids: unrelated events may lie between them.
@@ -145,7 +145,7 @@ impl Push {
 /// Stores one event, as the answer to `reply_to` if that is given, and prints its id. Returns the open
 /// queue and the id.
 pub fn push_one(event: EventArgs, reply_to: Option<i64>, globals: &Globals) -> Result<(Queue, i64)> {
-    let path = globals.place()?;
+    let path = globals.location()?;
     let event = event.into_event(&path, reply_to)?;
     let mut queue = Queue::open(path)?;
     if let Some(id) = reply_to {

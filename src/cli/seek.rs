@@ -23,7 +23,7 @@ pub struct Seek {
     consumer: ConsumerArg,
     /// Where to: earliest, latest, an event id, a time, or how long ago
     #[arg(value_name = "TO")]
-    place: Option<String>,
+    position: Option<String>,
     /// The same, as an option
     #[arg(long, value_name = "TO", value_parser = Position::parse, allow_negative_numbers = true, hide = true)]
     to: Option<Position>,
@@ -31,7 +31,7 @@ pub struct Seek {
 
 impl Seek {
     pub fn run(mut self, globals: &Globals) -> Result<()> {
-        let to = self.consumer.value("position", self.place, Position::parse, "--to", self.to)?;
+        let to = self.consumer.value("position", self.position, Position::parse, "--to", self.to)?;
         let to = to.map_or_else(|| missing("position", "--to"), Ok)?;
         let consumer = self.consumer.existing()?;
         let mut queue = globals.open()?;

@@ -41,7 +41,7 @@ codes! {
         ThreadMoved = "thread_moved",
         NotOwner = "not_owner",
         UnknownScheme = "unknown_scheme",
-        PlaceInvalid = "place_invalid",
+        LocationInvalid = "location_invalid",
         OnlyInDirectory = "only_in_directory",
         UnknownConsumer = "unknown_consumer",
         AlreadySubscribed = "already_subscribed",

@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::{DB, Files, cannot_sync};
 use crate::error::{Error, IoContext, Result};
-use crate::model::place::Place;
+use crate::model::location::Location;
 
 impl Files {
     /// Makes a path absolute; a relative path is relative to the thread's directory.
@@ -77,11 +77,11 @@ pub fn absolute(path: &Path) -> io::Result<PathBuf> {
     Ok(normalised(&std::path::absolute(path)?))
 }
 
-/// The same place; for a directory, by its absolute path.
-pub fn absolute_place(place: &Place) -> Result<Place> {
-    match place.dir() {
-        Some(dir) => absolute(dir).at("find", dir).map(Place::from),
-        None => Ok(place.clone()),
+/// The same location; for a directory, by its absolute path.
+pub fn absolute_location(location: &Location) -> Result<Location> {
+    match location.dir() {
+        Some(dir) => absolute(dir).at("find", dir).map(Location::from),
+        None => Ok(location.clone()),
     }
 }
 

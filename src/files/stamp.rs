@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{DB, WAL, identity};
-use crate::model::place::Place;
+use crate::model::location::Location;
 
 /// Upper bound for the granularity of file timestamps.
 const CLOCK_STEP: Duration = Duration::from_millis(50);
@@ -23,8 +23,8 @@ pub struct Stamp {
 
 impl Stamp {
     /// The stamp of the thread whose files are in `path`; `None` if there is none any more.
-    pub fn of(place: &Place, path: &Path) -> Option<Stamp> {
-        if place.dir().is_none() {
+    pub fn of(location: &Location, path: &Path) -> Option<Stamp> {
+        if location.dir().is_none() {
             let base = rustix::fs::stat(path).ok()?;
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             return Some(Stamp { home: identity(&base), wal: (0, 0, now) });

@@ -1,4 +1,4 @@
-//! Moving a consumer's cursor to any place.
+//! Moving a consumer's cursor to any position.
 
 use super::Queue;
 use crate::error::Result;

@@ -19,7 +19,7 @@ use crate::files::log::log;
 use crate::model::run::{self, Action, Phase, ProcessId, RunState};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::model::time::Time;
-use crate::pending::{self, Look};
+use crate::pending::{self, PendingScan};
 use crate::queue::Queue;
 use crate::store::RunUpdate;
 
@@ -149,7 +149,7 @@ pub(super) fn start(
     mut slots: Option<&mut Slots>,
 ) -> Result<Vec<(ConsumerId, Dispatched)>> {
     if !queue.files.is_owner() {
-        return Err(Error::NotOwner(queue.place().clone()));
+        return Err(Error::NotOwner(queue.location().clone()));
     }
     // Otherwise only the supervisors would notice, whose errors nobody sees.
     queue.store.check_writable()?;
@@ -166,7 +166,7 @@ pub(super) fn start(
             Err(e) => Dispatched::Failed(e),
         };
         if let Dispatched::Broken(Error::BrokenSubscription(_)) = done
-            && queue.place().dir().is_none()
+            && queue.location().dir().is_none()
         {
             leave_to_others(&queue.files, &consumer);
         }
@@ -233,7 +233,7 @@ pub(super) fn leave_to_others(files: &Files, consumer: &ConsumerId) {
 }
 
 fn is_left_to_others(files: &Files, consumer: &ConsumerId) -> bool {
-    if files.place().dir().is_some() {
+    if files.location().dir().is_some() {
         return false;
     }
     let Ok(mark) = files.stat(left_mark(files, consumer)) else { return false };
@@ -278,20 +278,20 @@ fn step(
     if subscription.filter_text().is_some() && until.is_some_and(|until| Instant::now() >= until) {
         return Ok(NextStep::Unknown);
     }
-    let look = match remember {
-        true => queue.look(subscription, until)?,
-        false => pending::look(&mut *queue.store, subscription, until, false)?,
+    let scan = match remember {
+        true => queue.scan_pending(subscription, until)?,
+        false => pending::scan(&mut *queue.store, subscription, until, false)?,
     };
-    step_after(queue, subscription, &look, until, remember)
+    step_after(queue, subscription, &scan, until, remember)
 }
 
 /// The run that is due at once, of a consumer whose pending events were looked for.
 pub(super) fn run_after(
     queue: &mut Queue,
     subscription: &Subscription,
-    look: &Look,
+    scan: &PendingScan,
 ) -> Result<Option<Start>> {
-    match step_after(queue, subscription, look, None, true)? {
+    match step_after(queue, subscription, scan, None, true)? {
         NextStep::Start(start) if start.wait.is_none() => Ok(Some(start)),
         _ => Ok(None),
     }
@@ -300,12 +300,12 @@ pub(super) fn run_after(
 fn step_after(
     queue: &mut Queue,
     subscription: &Subscription,
-    look: &Look,
+    scan: &PendingScan,
     until: Option<Instant>,
     remember: bool,
 ) -> Result<NextStep> {
-    if look.first.is_none() && !subscription.has_retry() {
-        return Ok(if look.cut_short { NextStep::Unknown } else { NextStep::None { pending: false } });
+    if scan.first.is_none() && !subscription.has_retry() {
+        return Ok(if scan.cut_short { NextStep::Unknown } else { NextStep::None { pending: false } });
     }
     check(&queue.files, subscription)?;
     let state = &subscription.state;
@@ -322,7 +322,7 @@ fn step_after(
         Action::Start => None,
         Action::WaitUntil(until) => Some(Wait { until, left: (until - now).to_std().unwrap_or_default() }),
     };
-    Ok(NextStep::Start(Start { wait, first: look.first, newest: look.newest }))
+    Ok(NextStep::Start(Start { wait, first: scan.first, newest: scan.newest }))
 }
 
 /// Whether a matching event has arrived since a stalled consumer's last run, or a dead letter has to be
@@ -339,16 +339,16 @@ fn has_newer(
     // As if the consumer had acknowledged everything that existed when its last run began.
     let since = subscription.state.start_newest.max(subscription.last_acked_id);
     let later = Subscription { last_acked_id: since, ..subscription.clone() };
-    let look = pending::look(&mut *queue.store, &later, until, false)?;
-    if look.cut_short {
+    let scan = pending::scan(&mut *queue.store, &later, until, false)?;
+    if scan.cut_short {
         return Ok(None);
     }
-    if remember && look.first.is_none() && look.newest - since >= REMEMBER_AFTER {
+    if remember && scan.first.is_none() && scan.newest - since >= REMEMBER_AFTER {
         // So that the next look does not scan the same events again.
-        let state = RunState { start_newest: look.newest, ..subscription.state.clone() };
+        let state = RunState { start_newest: scan.newest, ..subscription.state.clone() };
         queue.store.update_run(subscription, &RunUpdate::state(state))?;
     }
-    Ok(Some(look.first.is_some()))
+    Ok(Some(scan.first.is_some()))
 }
 
 /// Checks everything a run needs except the filter: the handler and the working directory.

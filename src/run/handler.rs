@@ -192,7 +192,7 @@ fn command(files: &Files, subscription: &Subscription) -> Command {
     let mut command = Command::new("/bin/sh");
     command.arg("-c").arg(&subscription.handler_cmd);
     command.env_clear().envs(spawn::handler_environment(&subscription.options));
-    command.env("THREAD_DIR", files.place().as_os_str());
+    command.env("THREAD_DIR", files.location().as_os_str());
     command.env("THREAD_CONSUMER", subscription.consumer.as_str());
     command.env("THREAD_LAST_ACKED_ID", subscription.last_acked_id.to_string());
     if let Some(cwd) = &subscription.cwd {

@@ -134,7 +134,7 @@ impl Launcher {
         lock: &Lock,
     ) -> Result<u32> {
         let mut command = Command::new(&self.program);
-        command.arg0("thread").arg(subcommand).arg("--thread").arg(files.place().as_os_str()).args(args);
+        command.arg0("thread").arg(subcommand).arg("--thread").arg(files.location().as_os_str()).args(args);
         let failed = |source| Error::Spawn { what, source };
         let inherited = spawn::detached_with_lock(&mut command, lock).map_err(failed)?;
         command.arg("--lock-fd").arg(inherited.lock_fd.to_string());

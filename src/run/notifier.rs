@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use sha1::{Digest, Sha1};
 
 use super::spawn;
-use crate::model::place::Place;
+use crate::model::location::Location;
 
 /// How long a notifier may take to answer before it is killed.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -31,10 +31,10 @@ pub enum Answer {
     Failed(String),
 }
 
-/// Asks `program` to run a dispatch of the thread at `place`, on behalf of `source`. `word` is how a
+/// Asks `program` to run a dispatch of the thread at `location`, on behalf of `source`. `word` is how a
 /// shell finds the program `thread`.
-pub fn ask(program: &Path, word: &str, place: &Place, source: &str) -> Answer {
-    let Some(path) = place.as_os_str().to_str() else {
+pub fn ask(program: &Path, word: &str, location: &Location, source: &str) -> Answer {
+    let Some(path) = location.as_os_str().to_str() else {
         return Answer::Failed("the thread's path is not UTF-8".into());
     };
     let mut command = Command::new(program);

@@ -9,7 +9,7 @@ use crate::model::run::{
 };
 use crate::model::subscription::{NOTHING_ACKNOWLEDGED, Subscription};
 use crate::model::time::Time;
-use crate::pending::Look;
+use crate::pending::PendingScan;
 use crate::queue::Queue;
 use crate::store::{DeadLetterUpdate, RunUpdate};
 
@@ -33,7 +33,7 @@ pub struct Following {
 }
 
 /// Prepares the run that follows, of a consumer whose row will be this one, and whose pending events were looked for.
-pub type Follow<'f> = dyn FnMut(&mut Queue, &Subscription, &Look) -> Option<Following> + 'f;
+pub type Follow<'f> = dyn FnMut(&mut Queue, &Subscription, &PendingScan) -> Option<Following> + 'f;
 
 /// Applies the rule to a run that has ended, and records the result. Returns the updated subscription;
 /// `None` if it was removed or replaced.
@@ -75,13 +75,13 @@ pub fn record_end_and_start(
         };
         let cursor = acknowledge.unwrap_or(0).max(current.last_acked_id);
         let moved = Subscription { last_acked_id: cursor, ..current.clone() };
-        let look = look_past(queue, &moved)?;
-        let pending = look.first.is_some() || moved.has_retry();
+        let scan = scan_past(queue, &moved)?;
+        let pending = scan.first.is_some() || moved.has_retry();
         // An interrupted run whose events are acknowledged all the same counts as complete.
         let interrupted = interrupted && acknowledge.is_none();
         let stopped = state.stop.is_some();
         let ended = Ended { task, exit, stopped, interrupted, cursor, rewound, pending, now };
-        let mut update = end_update(&current, &ended, acknowledge, (output, span), look.newest);
+        let mut update = end_update(&current, &ended, acknowledge, (output, span), scan.newest);
         let may_follow = pending
             && !stopped
             && !interrupted
@@ -91,7 +91,7 @@ pub fn record_end_and_start(
         let mut follows = false;
         if may_follow {
             let after = Subscription { state: update.state.clone(), ..moved };
-            if let Some(following) = follow(queue, &after, &look) {
+            if let Some(following) = follow(queue, &after, &scan) {
                 (update.state, update.durable) = (following.state, following.durable);
                 follows = true;
             }
@@ -103,10 +103,12 @@ pub fn record_end_and_start(
 }
 
 /// Looks for what is pending past the cursor, which is about to be recorded. A broken filter matches nothing.
-fn look_past(queue: &mut Queue, moved: &Subscription) -> Result<Look> {
-    match queue.look(moved, None) {
-        Err(Error::BrokenFilter { .. }) => Ok(Look { newest: queue.store.newest()?, ..Look::default() }),
-        look => look,
+fn scan_past(queue: &mut Queue, moved: &Subscription) -> Result<PendingScan> {
+    match queue.scan_pending(moved, None) {
+        Err(Error::BrokenFilter { .. }) => {
+            Ok(PendingScan { newest: queue.store.newest()?, ..PendingScan::default() })
+        }
+        scan => scan,
     }
 }
 
@@ -136,7 +138,9 @@ fn skipped(queue: &mut Queue, current: &Subscription) -> Result<Option<i64>> {
         (Phase::Waiting, _) if state.attempts == 0 && current.single_upto() > current.last_acked_id => {
             Some(current.single_upto())
         }
-        (Phase::Waiting, _) if current.options.deliver == Deliver::Stdin => queue.look(current, None)?.first,
+        (Phase::Waiting, _) if current.options.deliver == Deliver::Stdin => {
+            queue.scan_pending(current, None)?.first
+        }
         _ => Some(state.start_newest),
     })
 }

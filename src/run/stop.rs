@@ -53,7 +53,7 @@ pub enum Stopped {
 /// and does not respond; [`Error::Unresponsive`] if it does not respond here, and the processes of the run cannot be
 /// found or ended without it.
 pub fn stop(queue: &mut Queue, consumer: &ConsumerId, request: StopRequest) -> Result<Stopped> {
-    let pause = if queue.place().dir().is_some() { POLL_INTERVAL } else { POLL_SERVER };
+    let pause = if queue.location().dir().is_some() { POLL_INTERVAL } else { POLL_SERVER };
     let mut stopping = Stopping::new(queue, consumer, request)?;
     loop {
         if let Some(stopped) = stopping.step(queue)? {
@@ -92,7 +92,7 @@ impl Stopping {
     pub fn new(queue: &mut Queue, consumer: &ConsumerId, request: StopRequest) -> Result<Stopping> {
         let subscription = queue.subscription(consumer)?;
         if !queue.files.is_owner() {
-            return Err(Error::NotOwner(queue.place().clone()));
+            return Err(Error::NotOwner(queue.location().clone()));
         }
         Ok(Stopping { subscription, request, began: Instant::now(), asked: None })
     }
@@ -220,7 +220,7 @@ fn left_of(queue: &Queue, subscription: &Subscription, group: Option<&ProcessId>
     let lock = queue.files.consumer_lock(&subscription.consumer);
     let variable = |name: &str, value: &[u8]| [name.as_bytes(), b"=", value].concat();
     let run_variables = [
-        variable("THREAD_DIR", queue.place().as_os_str().as_bytes()),
+        variable("THREAD_DIR", queue.location().as_os_str().as_bytes()),
         variable("THREAD_CONSUMER", subscription.consumer.as_str().as_bytes()),
     ];
     // A push from a handler passes these variables on to the supervisors that it starts.

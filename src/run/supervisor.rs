@@ -22,13 +22,13 @@ use crate::files::lock::Lock;
 use crate::files::log::{Quoted, abridged, log};
 use crate::files::watch::{LOOK_EVERY, Watcher};
 use crate::files::{COMMIT, CONTROL, Files};
-use crate::model::place::Place;
+use crate::model::location::Location;
 use crate::model::run::{Exit, Phase, ProcessId, RunState, StopRequest, Task};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::model::time;
-use crate::pending::Look;
+use crate::pending::PendingScan;
 use crate::queue::Queue;
-use crate::queue::places::{files_of, listen};
+use crate::queue::locations::{files_of, listen};
 use crate::store::{Lease, Leased, RunUpdate};
 
 /// How long processes have between TERM and KILL when a run exceeds its time limit.
@@ -61,14 +61,14 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 ///
 /// Nothing else in this process may own the descriptor `lock_fd`.
 pub unsafe fn supervise(
-    place: &Place,
+    location: &Location,
     consumer: &ConsumerId,
     lock_fd: RawFd,
     worker: Option<u32>,
     lease: Duration,
     shutdown: &Shutdown,
 ) -> Result<()> {
-    let files = files_of(place)?;
+    let files = files_of(location)?;
     // SAFETY: guaranteed by the caller.
     let lock = unsafe { Lock::adopt(lock_fd, &files, files.consumer_lock(consumer)) };
     let Some(lock) = lock.filter(|_| files.is_owner()) else {
@@ -81,7 +81,7 @@ pub unsafe fn supervise(
     // Processes that its handlers leave behind become its own children, to be reaped.
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).ok();
-    listen(place);
+    listen(location);
     let watcher = Watcher::new(&files, CONTROL);
     let unsynced = Cell::default();
     let supervisor = Supervisor { files: &files, consumer, watcher, worker, shutdown, unsynced };
@@ -150,7 +150,7 @@ impl Supervisor<'_> {
     }
 
     fn take_lease(&self, length: Duration) -> Result<Leased> {
-        if self.files.place().dir().is_some() {
+        if self.files.location().dir().is_some() {
             return Ok(Leased::NotNeeded);
         }
         self.retrying(|| self.open()?.store.take_lease(self.consumer, length))
@@ -340,10 +340,10 @@ impl Supervisor<'_> {
             let queue = self.reuse(kept)?;
             let end = End { exit, interrupted, output: &output, span, at: Utc::now() };
             let (mut durable, unsynced) = (true, self.unsynced.get());
-            let mut follow = |queue: &mut Queue, after: &Subscription, look: &Look| {
+            let mut follow = |queue: &mut Queue, after: &Subscription, scan: &PendingScan| {
                 let may_follow = renewed && self.shutdown.requests() == 0 && !self.leaves_the_rest();
                 let following = match may_follow && !lease.is_some_and(is_ending) {
-                    true => self.following(queue, after, look),
+                    true => self.following(queue, after, scan),
                     false => None,
                 };
                 let (state, given) = following?;
@@ -382,9 +382,9 @@ impl Supervisor<'_> {
         &self,
         queue: &mut Queue,
         after: &Subscription,
-        look: &Look,
+        scan: &PendingScan,
     ) -> Option<(RunState, NextTask)> {
-        let start = dispatch::run_after(queue, after, look).ok()??;
+        let start = dispatch::run_after(queue, after, scan).ok()??;
         let given = handler::next_task(queue, after, start.first).ok()??;
         Some((self.started(after, &given, start.newest), given))
     }
@@ -556,7 +556,7 @@ impl Supervisor<'_> {
     /// [`Error::Moved`] if it is no longer the same one.
     fn open(&self) -> Result<Queue> {
         self.files.must_be_there()?;
-        let queue = self.retrying(|| Queue::open(self.files.place()))?;
+        let queue = self.retrying(|| Queue::open(self.files.location()))?;
         self.files.must_be_there()?;
         Ok(queue)
     }
@@ -578,7 +578,7 @@ impl Supervisor<'_> {
 
     /// Whether to wait for a disk or a server. A server may be away for good, and another machine goes on.
     fn may_wait(&self) -> bool {
-        self.files.place().dir().is_some() || self.shutdown.requests() < 2
+        self.files.location().dir().is_some() || self.shutdown.requests() < 2
     }
 
     /// Retries `work`, with growing pauses, while the disk is full or the database locked: the outcome of a

@@ -15,10 +15,10 @@ use crate::error::{Error, Result};
 use crate::files::lock::Lock;
 use crate::files::log::log;
 use crate::files::{COMMIT, Files};
-use crate::model::place::Place;
+use crate::model::location::Location;
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::queue::Queue;
-use crate::queue::places::files_of;
+use crate::queue::locations::files_of;
 use crate::store::Notice;
 
 /// How long a notifier has before the background process dispatches.
@@ -52,7 +52,7 @@ pub enum Waking {
 ///
 /// The dispatch failed, or the background process could not be started.
 pub fn wake(queue: &mut Queue, launcher: &Launcher, source: &str) -> Result<Waking> {
-    if queue.place().dir().is_none() {
+    if queue.location().dir().is_none() {
         // Its handlers run where a dispatch says so, not wherever somebody pushes.
         return Ok(Waking::LeftToWorkers);
     }
@@ -65,7 +65,7 @@ pub fn wake(queue: &mut Queue, launcher: &Launcher, source: &str) -> Result<Waki
         WakeBy::Dispatch => return dispatch(queue, launcher).map(Waking::Dispatched),
         WakeBy::Notifier { program, dispatch_with } => (program, dispatch_with),
     };
-    let waking = match notifier::ask(program, word, queue.place(), source) {
+    let waking = match notifier::ask(program, word, queue.location(), source) {
         Answer::Queued => {
             log!(queue, Info, "notifier: queued a dispatch");
             Waking::Queued
@@ -113,7 +113,7 @@ fn wake_some(
     launcher: &Launcher,
     subscriptions: Vec<Subscription>,
 ) -> Result<Vec<(ConsumerId, Dispatched)>> {
-    if queue.place().dir().is_none() {
+    if queue.location().dir().is_none() {
         // Without a look: who only pushes need not be allowed to read.
         queue.files.touch(COMMIT).ok();
         queue.store.announce(Notice::Stored);
@@ -151,12 +151,12 @@ fn wake_some(
 ///
 /// Nothing else in this process may own the descriptor `lock_fd`.
 pub unsafe fn in_background(
-    place: &Place,
+    location: &Location,
     launcher: &Launcher,
     delay: Duration,
     lock_fd: RawFd,
 ) -> Result<()> {
-    let files = files_of(place)?;
+    let files = files_of(location)?;
     // SAFETY: guaranteed by the caller.
     let lock = unsafe { Lock::adopt(lock_fd, &files, WAKE_LOCK) };
     let lock = lock.ok_or_else(|| Error::Other("this process is started by a push".into()))?;
@@ -173,7 +173,8 @@ pub unsafe fn in_background(
 fn start_with_retries(files: &Files, launcher: &Launcher) -> Result<Vec<(ConsumerId, Dispatched)>> {
     let mut pause = FIRST_PAUSE;
     while files.still_there() {
-        let started = Queue::open(files.place()).and_then(|mut queue| start_all(&mut queue, launcher, None));
+        let started =
+            Queue::open(files.location()).and_then(|mut queue| start_all(&mut queue, launcher, None));
         match started {
             Ok(all) if all.iter().any(|(_, done)| may_be_started_later(done)) => {}
             Err(e) if e.may_pass() => log!(files, Warn, "wake: tries again: {e}"),

@@ -23,10 +23,10 @@ use crate::files::log::log;
 use crate::files::stamp::Stamp;
 use crate::files::watch::{LOOK_EVERY, Notice, PAUSE, WITHOUT_NOTICES, Watcher};
 use crate::files::{self, COMMIT};
-use crate::model::place::Place;
+use crate::model::location::Location;
 use crate::model::subscription::ConsumerId;
 use crate::queue::Queue;
-use crate::queue::places::{self, files_of, listen};
+use crate::queue::locations::{self, files_of, listen};
 
 /// The folder in a thread's directory with the threads of its agent's sub-agents.
 const SUB_AGENTS: &str = "agents";
@@ -38,7 +38,7 @@ const BUSY_TIMEOUT: Duration = Duration::from_millis(20);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
 /// How often a worker beside other work checks its threads, of which there may be thousands.
-const CHECK_BESIDE: Duration = Duration::from_secs(2);
+const CHECK_EMBEDDED: Duration = Duration::from_secs(2);
 
 /// It tries locks with every so many of these checks.
 const LOCKS_EVERY: u32 = 2;
@@ -57,9 +57,9 @@ const LAST_GRACE: Duration = Duration::from_secs(5);
 /// The threads that a worker follows.
 #[derive(Debug, Clone, Default)]
 pub struct WorkerScope {
-    /// Individual threads, or places that name all threads of a server. If one is moved away, the worker waits for
+    /// Individual threads, or locations that name all threads of a server. If one is moved away, the worker waits for
     /// it to come back.
-    pub threads: Vec<Place>,
+    pub threads: Vec<Location>,
     /// Directories whose threads are all followed, including ones created later. Of every thread, those of its agent's
     /// sub-agents are followed as well.
     pub roots: Vec<PathBuf>,
@@ -69,7 +69,7 @@ pub struct WorkerScope {
     /// The worker is a part of a program that also does other things: it only starts what is due. It looks at a
     /// thread at most every two seconds, and not at all while nothing changes there; it neither reaps nor ends
     /// processes.
-    pub beside: bool,
+    pub embedded: bool,
 }
 
 /// What a worker reports to its caller.
@@ -79,9 +79,9 @@ pub enum News<'a> {
     Ready,
     /// What had changed in a thread was looked at, and so many consumers were started. It is still open, for
     /// others who have to look at what is new there.
-    Looked { place: &'a Place, queue: &'a mut Queue, started: usize },
+    Looked { location: &'a Location, queue: &'a mut Queue, started: usize },
     /// Nothing can be started in this thread for now. Reported once, until it works again.
-    Trouble { place: &'a Place, error: &'a Error },
+    Trouble { location: &'a Location, error: &'a Error },
     /// No more runs are started.
     Stopping,
 }
@@ -101,7 +101,7 @@ pub fn follow(
 ) -> Result<()> {
     // Processes that its supervisors leave behind become its own children, to be reaped.
     #[cfg(target_os = "linux")]
-    if !scope.beside {
+    if !scope.embedded {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid())).ok();
     }
     let mut worker = Worker {
@@ -115,11 +115,11 @@ pub fn follow(
         checks: 0,
         tell,
     };
-    for place in &scope.threads {
-        match places::threads(place) {
+    for location in &scope.threads {
+        match locations::threads(location) {
             Some(Err(error)) if !error.may_pass() => return Err(error),
-            Some(_) => worker.servers.push(Server::new(place)),
-            None => worker.start_following(&files::absolute_place(place)?)?,
+            Some(_) => worker.servers.push(Server::new(location)),
+            None => worker.start_following(&files::absolute_location(location)?)?,
         }
     }
     for root in &scope.roots {
@@ -128,7 +128,7 @@ pub fn follow(
     worker.check_all();
     worker.work(shutdown);
     (worker.tell)(News::Stopping);
-    if !scope.beside {
+    if !scope.embedded {
         end_background(shutdown, grace);
     }
     Ok(())
@@ -141,21 +141,21 @@ struct Worker<'a> {
     slots: Option<Slots>,
     watcher: Watcher,
     /// Directories have absolute paths here.
-    threads: BTreeMap<Place, Followed>,
+    threads: BTreeMap<Location, Followed>,
     /// Of whose threads all are followed.
     servers: Vec<Server>,
     /// Threads whose failure was already reported.
-    reported: HashSet<Place>,
+    reported: HashSet<Location>,
     /// How many times all threads were checked.
     checks: u32,
     tell: &'a mut dyn FnMut(News<'_>),
 }
 
-/// A place that names all threads of a server.
+/// A location that names all threads of a server.
 struct Server {
-    place: Place,
+    location: Location,
     /// As they were listed last; `None` before that.
-    threads: Option<Vec<Place>>,
+    threads: Option<Vec<Location>>,
     /// When to list them again.
     due: Instant,
     /// The pause before that if it fails.
@@ -163,8 +163,8 @@ struct Server {
 }
 
 impl Server {
-    fn new(place: &Place) -> Server {
-        Server { place: place.clone(), threads: None, due: Instant::now(), pause: LOOK_EVERY }
+    fn new(location: &Location) -> Server {
+        Server { location: location.clone(), threads: None, due: Instant::now(), pause: LOOK_EVERY }
     }
 }
 
@@ -179,7 +179,7 @@ struct Followed {
     seen: Option<Stamp>,
     /// The time of the next look, if one is scheduled.
     due: Option<Instant>,
-    /// How soon after a notice, so that a pusher on this machine can exit first. In another place it waits for the
+    /// How soon after a notice, so that a pusher on this machine can exit first. In another location it waits for the
     /// server, and mostly is elsewhere.
     lets_finish: Duration,
     /// The time of the last look.
@@ -209,10 +209,10 @@ impl Followed {
 impl Worker<'_> {
     fn work(&mut self, shutdown: &Shutdown) {
         let mut ready = false;
-        let check_every = if self.scope.beside { CHECK_BESIDE } else { LOOK_EVERY };
+        let check_every = if self.scope.embedded { CHECK_EMBEDDED } else { LOOK_EVERY };
         let mut next_check = Instant::now() + check_every;
         while shutdown.requests() == 0 {
-            if !self.scope.beside {
+            if !self.scope.embedded {
                 handler::reap();
             }
             if self.slots.as_mut().is_some_and(Slots::has_free) {
@@ -222,14 +222,15 @@ impl Worker<'_> {
                 self.check_all();
                 next_check = Instant::now() + check_every;
             }
-            if !self.scope.beside {
+            if !self.scope.embedded {
                 self.look_at_unwatched();
             }
-            let next = self.threads.iter().filter_map(|(place, thread)| Some((thread.due?, place))).min();
-            let next = next.map(|(due, place)| (due, place.clone()));
+            let next =
+                self.threads.iter().filter_map(|(location, thread)| Some((thread.due?, location))).min();
+            let next = next.map(|(due, location)| (due, location.clone()));
             let until = match next {
-                Some((due, place)) if due <= Instant::now() => {
-                    self.look(&place);
+                Some((due, location)) if due <= Instant::now() => {
+                    self.look(&location);
                     Instant::now()
                 }
                 Some((due, _)) => next_check.min(due),
@@ -248,7 +249,7 @@ impl Worker<'_> {
     fn wait(&mut self, until: Instant, shutdown: &Shutdown) {
         let mut left = until.saturating_duration_since(Instant::now());
         // The end of a supervisor gives no notice.
-        let polls = |thread: &Followed| thread.queued || thread.watch.is_none() && !self.scope.beside;
+        let polls = |thread: &Followed| thread.queued || thread.watch.is_none() && !self.scope.embedded;
         if self.threads.values().any(polls) {
             left = left.min(WITHOUT_NOTICES);
         }
@@ -267,11 +268,11 @@ impl Worker<'_> {
     }
 
     /// Starts the consumers of one thread that are due.
-    fn look(&mut self, place: &Place) {
-        let Some(thread) = self.threads.get_mut(place) else { return };
+    fn look(&mut self, location: &Location) {
+        let Some(thread) = self.threads.get_mut(location) else { return };
         // Taken before the look, so that a commit during the look changes the stamp; and whether it is fresh is
         // asked at once: after a long look, a commit right after the stamp would seem to be long past.
-        let seen = Stamp::of(place, &thread.path);
+        let seen = Stamp::of(location, &thread.path);
         let settled = seen.filter(|stamp| !stamp.is_fresh());
         if seen.is_none() || (thread.watch.is_some() && !thread.path.join(COMMIT).exists()) {
             // The thread is gone or is being removed; opening the database now would create new files that
@@ -279,28 +280,28 @@ impl Worker<'_> {
             thread.due = None;
             return;
         }
-        let looked = Queue::open_waiting(place, BUSY_TIMEOUT).and_then(|mut queue| {
+        let looked = Queue::open_waiting(location, BUSY_TIMEOUT).and_then(|mut queue| {
             let all = match self.slots.as_mut() {
                 Some(slots) => start_within(&mut queue, self.launcher, slots)?,
                 None => start_all(&mut queue, self.launcher, Some(OWN_TIME))?,
             };
             let started = all.iter().filter(|(_, done)| matches!(done, Dispatched::Started)).count();
-            (self.tell)(News::Looked { place, queue: &mut queue, started });
+            (self.tell)(News::Looked { location, queue: &mut queue, started });
             Ok(all)
         });
         let failed = match &looked {
             Ok(all) => {
-                self.reported.remove(place);
+                self.reported.remove(location);
                 all.iter().any(|(_, done)| matches!(done, Dispatched::Failed(_)))
             }
             Err(error) => {
-                self.report_trouble(place, error);
+                self.report_trouble(location, error);
                 true
             }
         };
-        let Some(thread) = self.threads.get_mut(place) else { return };
+        let Some(thread) = self.threads.get_mut(location) else { return };
         let now = Instant::now();
-        let below = threads_below(place);
+        let below = threads_below(location);
         let is_new = below.iter().any(|path| !thread.below.contains(path));
         thread.below = below;
         thread.seen = settled;
@@ -310,7 +311,7 @@ impl Worker<'_> {
             _ => None,
         });
         thread.due = waits.chain(failed.then_some(now + thread.pause)).min();
-        let longest = if place.dir().is_some() { LONGEST_PAUSE } else { LONGEST_WITHOUT_SERVER };
+        let longest = if location.dir().is_some() { LONGEST_PAUSE } else { LONGEST_WITHOUT_SERVER };
         thread.pause = if failed { (thread.pause * 2).min(longest) } else { LOOK_EVERY };
         thread.is_away = looked.is_err();
         thread.queued = looked.iter().flatten().any(|(_, done)| matches!(done, Dispatched::Queued));
@@ -327,21 +328,21 @@ impl Worker<'_> {
         let mut gone = Vec::new();
         self.checks = self.checks.wrapping_add(1);
         // Many consumers may have their locks for hours, and trying one costs more than a look at a file.
-        let tries_locks = !self.scope.beside || self.checks.is_multiple_of(LOCKS_EVERY);
-        for (place, thread) in &mut self.threads {
-            match Stamp::of(place, &thread.path) {
+        let tries_locks = !self.scope.embedded || self.checks.is_multiple_of(LOCKS_EVERY);
+        for (location, thread) in &mut self.threads {
+            match Stamp::of(location, &thread.path) {
                 // Its stamp says nothing; the next look has its time.
-                Some(_) if thread.is_away && place.dir().is_none() => {}
+                Some(_) if thread.is_away && location.dir().is_none() => {}
                 Some(stamp) if stamp.home == thread.home => {
-                    if thread.seen != Some(stamp) || tries_locks && some_lock_was_released(place, thread) {
+                    if thread.seen != Some(stamp) || tries_locks && some_lock_was_released(location, thread) {
                         thread.notice();
                     }
                 }
-                _ => gone.push(place.clone()),
+                _ => gone.push(location.clone()),
             }
         }
-        for place in gone {
-            if let Some(watch) = self.threads.remove(&place).and_then(|thread| thread.watch) {
+        for location in gone {
+            if let Some(watch) = self.threads.remove(&location).and_then(|thread| thread.watch) {
                 self.watcher.remove(watch);
             }
         }
@@ -351,23 +352,23 @@ impl Worker<'_> {
 
     /// Follows the threads in scope that it does not follow yet.
     fn follow_new(&mut self) {
-        let mut new: Vec<Place> =
-            self.wanted().into_iter().filter(|place| !self.threads.contains_key(place)).collect();
+        let mut new: Vec<Location> =
+            self.wanted().into_iter().filter(|location| !self.threads.contains_key(location)).collect();
         // What somebody is waiting for is likely to be in the newest ones.
-        let changed = |place: &Place| Some(Stamp::of(place, place.dir()?)?.changed());
-        new.sort_by_cached_key(|place| std::cmp::Reverse(changed(place)));
-        for place in new {
-            if let Err(error) = self.start_following(&place) {
-                self.report_trouble(&place, &error);
+        let changed = |location: &Location| Some(Stamp::of(location, location.dir()?)?.changed());
+        new.sort_by_cached_key(|location| std::cmp::Reverse(changed(location)));
+        for location in new {
+            if let Err(error) = self.start_following(&location) {
+                self.report_trouble(&location, &error);
             }
         }
     }
 
     /// Checks for commits to threads without a watch.
     fn look_at_unwatched(&mut self) {
-        for (place, thread) in self.threads.iter_mut().filter(|(_, thread)| thread.watch.is_none()) {
+        for (location, thread) in self.threads.iter_mut().filter(|(_, thread)| thread.watch.is_none()) {
             if thread.looked.is_none_or(|looked| looked.elapsed() >= WITHOUT_NOTICES)
-                && Stamp::of(place, &thread.path) != thread.seen
+                && Stamp::of(location, &thread.path) != thread.seen
             {
                 thread.notice();
             }
@@ -381,29 +382,31 @@ impl Worker<'_> {
             if server.due > Instant::now() {
                 continue;
             }
-            let place = server.place.clone();
-            let listed = places::threads(&place).unwrap_or(Ok(Vec::new()));
+            let location = server.location.clone();
+            let listed = locations::threads(&location).unwrap_or(Ok(Vec::new()));
             let now = Instant::now();
             match listed {
                 Ok(threads) => {
                     server.threads = Some(threads);
                     (server.due, server.pause) = (now, LOOK_EVERY);
-                    self.reported.remove(&place);
+                    self.reported.remove(&location);
                 }
                 Err(error) => {
                     server.due = now + server.pause;
                     server.pause = (server.pause * 2).min(LONGEST_WITHOUT_SERVER);
-                    self.report_trouble(&place, &error);
+                    self.report_trouble(&location, &error);
                 }
             }
         }
     }
 
     /// All threads in scope, as far as they can be listed now.
-    fn wanted(&self) -> Vec<Place> {
-        let is_server = |place: &&Place| self.servers.iter().any(|server| server.place == **place);
-        let named = self.scope.threads.iter().filter(|place| !is_server(place));
-        let mut wanted: Vec<Place> = named.filter_map(|place| files::absolute_place(place).ok()).collect();
+    fn wanted(&self) -> Vec<Location> {
+        let is_server =
+            |location: &&Location| self.servers.iter().any(|server| server.location == **location);
+        let named = self.scope.threads.iter().filter(|location| !is_server(location));
+        let mut wanted: Vec<Location> =
+            named.filter_map(|location| files::absolute_location(location).ok()).collect();
         wanted.extend(self.servers.iter().filter_map(|server| server.threads.clone()).flatten());
         for root in &self.scope.roots {
             let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
@@ -414,33 +417,33 @@ impl Worker<'_> {
                     continue;
                 }
                 let path = root.join(entry.file_name());
-                let place = Place::from(&path);
-                if self.threads.contains_key(&place) || Stamp::of(&place, &path).is_some() {
-                    wanted.push(place);
+                let location = Location::from(&path);
+                if self.threads.contains_key(&location) || Stamp::of(&location, &path).is_some() {
+                    wanted.push(location);
                 }
             }
         }
         let below = self.threads.values().flat_map(|thread| &thread.below);
-        wanted.extend(below.filter(|path| path.exists()).map(Place::from));
+        wanted.extend(below.filter(|path| path.exists()).map(Location::from));
         wanted
     }
 
-    fn start_following(&mut self, place: &Place) -> Result<()> {
-        let files = files_of(place)?;
+    fn start_following(&mut self, location: &Location) -> Result<()> {
+        let files = files_of(location)?;
         if !files.is_owner() {
-            return Err(Error::NotOwner(place.clone()));
+            return Err(Error::NotOwner(location.clone()));
         }
-        listen(place);
-        if !self.scope.beside {
+        listen(location);
+        if !self.scope.embedded {
             log!(files, Info, "dispatch: a worker follows pid={}", std::process::id());
         }
         let thread = Followed {
             path: files.path().to_owned(),
             home: files.home(),
-            watch: if self.scope.beside { None } else { self.watcher.add(&files, COMMIT) },
+            watch: if self.scope.embedded { None } else { self.watcher.add(&files, COMMIT) },
             seen: None,
             due: Some(Instant::now()),
-            lets_finish: if place.dir().is_some() { PAUSE } else { Duration::ZERO },
+            lets_finish: if location.dir().is_some() { PAUSE } else { Duration::ZERO },
             looked: None,
             pause: LOOK_EVERY,
             is_away: false,
@@ -448,34 +451,34 @@ impl Worker<'_> {
             queued: false,
             below: Vec::new(),
         };
-        self.threads.insert(place.clone(), thread);
+        self.threads.insert(location.clone(), thread);
         Ok(())
     }
 
-    fn report_trouble(&mut self, place: &Place, error: &Error) {
-        if self.reported.insert(place.clone()) {
-            (self.tell)(News::Trouble { place, error });
+    fn report_trouble(&mut self, location: &Location, error: &Error) {
+        if self.reported.insert(location.clone()) {
+            (self.tell)(News::Trouble { location, error });
         }
     }
 }
 
 /// The threads of the sub-agents of a thread's agent.
-fn threads_below(place: &Place) -> Vec<PathBuf> {
-    let Some(dir) = place.dir() else { return Vec::new() };
+fn threads_below(location: &Location) -> Vec<PathBuf> {
+    let Some(dir) = location.dir() else { return Vec::new() };
     let entries = std::fs::read_dir(dir.join(SUB_AGENTS)).into_iter().flatten().flatten();
     // A link may lead anywhere, also back to here.
     let entries = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     let paths = entries.map(|entry| entry.path());
-    paths.filter(|path| Stamp::of(&Place::from(path), path).is_some()).collect()
+    paths.filter(|path| Stamp::of(&Location::from(path), path).is_some()).collect()
 }
 
 /// Whether the lock of a consumer that was busy is free now. Its holder has looked again, unless it was
 /// killed. The lock is released at once; the look that every release requires follows.
-fn some_lock_was_released(place: &Place, thread: &Followed) -> bool {
+fn some_lock_was_released(location: &Location, thread: &Followed) -> bool {
     if thread.busy.is_empty() {
         return false;
     }
-    let Ok(files) = files_of(place) else { return false };
+    let Ok(files) = files_of(location) else { return false };
     thread.busy.iter().any(|consumer| match try_lock(&files, consumer) {
         Ok(Some(lock)) => {
             lock.release();

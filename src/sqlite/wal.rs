@@ -111,7 +111,7 @@ mod tests {
 
     use super::*;
     use crate::files::stamp::Stamp;
-    use crate::model::place::Place;
+    use crate::model::location::Location;
 
     #[test]
     fn a_commit_is_noticed_though_no_wal_is_left() {
@@ -119,7 +119,7 @@ mod tests {
         let db = dir.path().join("events.db");
         Sqlite::create(&db, false).unwrap();
         std::fs::File::open(&db).unwrap().set_modified(UNIX_EPOCH).unwrap();
-        let stamp = || Stamp::of(&Place::from(dir.path()), dir.path()).unwrap();
+        let stamp = || Stamp::of(&Location::from(dir.path()), dir.path()).unwrap();
         let before = stamp();
         // As the sqlite3 program does, which removes the WAL on closing.
         let other = rusqlite::Connection::open(&db).unwrap();

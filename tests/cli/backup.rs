@@ -514,8 +514,8 @@ fn a_backup_into_a_place_that_is_no_directory_is_refused() {
         let error = world.thread(args).arg("postgres://queue@db.example/agents#copy").fails(2);
         assert_eq!(
             error,
-            "Error: a backup is made in a directory, not in a place that begins with postgres:// - name a directory; \
-             `thread peek` piped into `thread push --batch` copies events to another place"
+            "Error: a backup is made in a directory, not in a location that begins with postgres:// - name a directory; \
+             `thread peek` piped into `thread push --batch` copies events to another location"
         );
     }
     assert_eq!(names(world.root()), before);

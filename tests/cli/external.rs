@@ -99,7 +99,7 @@ fn a_place_with_a_scheme_belongs_to_the_program_of_that_scheme() {
     let error = world.thread(["info", "-t", "nowhere://x"]).fails(1);
     assert_eq!(
         error,
-        "Error: this program does not know places that begin with nowhere:// - install the program \
+        "Error: this program does not know locations that begin with nowhere:// - install the program \
          thread-nowhere, or name the thread's directory"
     );
     // External commands get it as it is.
@@ -120,7 +120,7 @@ fn a_place_whose_program_is_not_installed_is_refused() {
         let run = world.sh(&format!("exec own/thread {command}")).env("PLACE", place);
         assert_eq!(
             run.fails(1),
-            "Error: this program does not know places that begin with postgres:// - install the program \
+            "Error: this program does not know locations that begin with postgres:// - install the program \
              thread-postgres, or name the thread's directory",
             "{command}"
         );

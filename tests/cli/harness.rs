@@ -49,7 +49,7 @@ const TOOLS: &[&str] = &[
 pub struct World {
     root: TempDir,
     /// Where the thread is, if it is not in the directory `inbox`.
-    place: Option<String>,
+    location: Option<String>,
 }
 
 impl World {
@@ -63,10 +63,10 @@ impl World {
         World::named_in(&std::env::temp_dir(), name)
     }
 
-    /// An empty world in the folder `place`.
-    pub fn named_in(place: &Path, name: &str) -> World {
-        let root = tempfile::Builder::new().prefix(name).tempdir_in(place).unwrap();
-        let world = World { root, place: None };
+    /// An empty world in the folder `location`.
+    pub fn named_in(location: &Path, name: &str) -> World {
+        let root = tempfile::Builder::new().prefix(name).tempdir_in(location).unwrap();
+        let world = World { root, location: None };
         fs::create_dir(world.bin()).unwrap();
         symlink(env!("CARGO_BIN_EXE_thread"), world.bin().join("thread")).unwrap();
         for tool in TOOLS {
@@ -85,16 +85,16 @@ impl World {
         if std::env::var("THREAD_TEST_STORE").is_ok_and(|store| store == "postgres") {
             let server = server().expect("PostgreSQL is installed");
             thread_testkit::program("thread-postgres");
-            world.place = Some(server.place());
+            world.location = Some(server.location());
         }
-        let place = world.place.clone().unwrap_or_else(|| "inbox".to_owned());
-        world.thread(["init", &place]).ok();
+        let location = world.location.clone().unwrap_or_else(|| "inbox".to_owned());
+        world.thread(["init", &location]).ok();
         world
     }
 
     /// What `THREAD_DIR` is set to.
-    fn place(&self) -> OsString {
-        self.place.clone().map_or_else(|| self.inbox().into(), OsString::from)
+    fn location(&self) -> OsString {
+        self.location.clone().map_or_else(|| self.inbox().into(), OsString::from)
     }
 
     pub fn root(&self) -> &Path {
@@ -177,14 +177,14 @@ impl World {
     /// The binary with these arguments, in the world's folder, with `THREAD_DIR` set to the inbox.
     pub fn thread<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Run {
         let mut run = self.run(env!("CARGO_BIN_EXE_thread"));
-        run.command.args(args).env("THREAD_DIR", self.place());
+        run.command.args(args).env("THREAD_DIR", self.location());
         run
     }
 
     /// A shell command in the world's folder, with the world's `PATH`.
     pub fn sh(&self, script: &str) -> Run {
         let mut run = self.run("/bin/sh");
-        run.command.arg("-c").arg(script).env("THREAD_DIR", self.place());
+        run.command.arg("-c").arg(script).env("THREAD_DIR", self.location());
         run
     }
 
@@ -227,9 +227,9 @@ impl World {
 
     /// One number from the database.
     pub fn query(&self, sql: &str) -> i64 {
-        if let Some(place) = &self.place {
+        if let Some(location) = &self.location {
             // Its schema has no other thread.
-            let schema = place.split_once("schema=").and_then(|(_, rest)| rest.split_once('#')).unwrap().0;
+            let schema = location.split_once("schema=").and_then(|(_, rest)| rest.split_once('#')).unwrap().0;
             let sql = sql.replace("consumer_progress", "cursors").replace("subscriptions", "consumers");
             return server().unwrap().psql(&format!("SET search_path = {schema}; {sql}")).parse().unwrap();
         }
@@ -248,7 +248,7 @@ impl World {
 
     /// All lines of the JSONL log: the sealed files by name, then the current one. Elsewhere, the events.
     pub fn jsonl(&self) -> Vec<String> {
-        if self.place.is_some() {
+        if self.location.is_some() {
             return self.table_as_jsonl();
         }
         let mut rotated: Vec<PathBuf> = fs::read_dir(self.inbox())
@@ -265,7 +265,7 @@ impl World {
 
     /// The expected JSONL log: the table's rows, converted to JSON independently of the binary.
     pub fn table_as_jsonl(&self) -> Vec<String> {
-        if self.place.is_some() {
+        if self.location.is_some() {
             // Nothing else there prints all of it.
             let all = self.thread(["peek", "--last-event-id", "0", "--limit", "1000000"]).ok();
             return all.lines().map(str::to_owned).collect();
@@ -296,7 +296,7 @@ impl World {
 
     /// Fails unless the log matches the table exactly.
     pub fn assert_log_is_exact(&self) {
-        if self.place.is_some() {
+        if self.location.is_some() {
             return;
         }
         let (copy, table) = (self.jsonl(), self.table_as_jsonl());

@@ -165,7 +165,7 @@ fn rows_of_other_tools_with_odd_types_stop_no_command_and_hide_no_other_consumer
                     let all = queue.store().subscriptions()?;
                     assert!(all.iter().any(|s| s.consumer.as_str() == "bot"), "{about}: another is hidden");
                     for subscription in &all {
-                        match pending::look(queue.store(), subscription, None, true) {
+                        match pending::scan(queue.store(), subscription, None, true) {
                             Err(Error::BrokenFilter { .. }) => {}
                             look => drop(look?),
                         }

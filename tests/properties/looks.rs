@@ -11,7 +11,7 @@ use thread::model::event::Event;
 use thread::model::filter::{Filter, Scope};
 use thread::model::run::Options;
 use thread::model::subscription::{ConsumerId, NewSubscription};
-use thread::pending::{self, CountLimits, Look};
+use thread::pending::{self, CountLimits, PendingScan};
 use thread::queue::{Remaining, Selection};
 use thread::store::{FilterFailure, Move, ScanRange, Store};
 
@@ -144,7 +144,7 @@ impl Truth {
     }
 
     /// Whether a look is right about what is pending after `cursor`.
-    fn holds(&self, filter: usize, cursor: i64, look: &Look, late: bool) -> bool {
+    fn holds(&self, filter: usize, cursor: i64, look: &PendingScan, late: bool) -> bool {
         let first = self.matching(filter, cursor, self.newest).first().copied();
         let failures = self.failures(filter, cursor, self.newest);
         (if look.cut_short { late && look.first.is_none() } else { look.first == first })
@@ -231,7 +231,7 @@ fn run(filters: &[Filter], steps: Vec<Step>) -> Result<(), TestCaseError> {
                 Step::Look { consumer, late, remember } => {
                     let subscription = store.subscription(&id(*consumer)).unwrap().unwrap();
                     let until = late.then(Instant::now);
-                    let look = pending::look(store, &subscription, until, *remember).unwrap();
+                    let look = pending::scan(store, &subscription, until, *remember).unwrap();
                     let (filter, cursor) = (filter_of[*consumer], subscription.last_acked_id);
                     prop_assert!(
                         truth.holds(filter, cursor, &look, *late),

@@ -5,7 +5,7 @@ use std::time::Instant;
 use proptest::prelude::*;
 use thread::model::filter::{Filter, Scope};
 use thread::model::subscription::{ConsumerId, Subscription};
-use thread::pending::{self, Look};
+use thread::pending::{self, PendingScan};
 use thread::store::Move;
 
 use crate::world::{Parts, Place, cases, matching};
@@ -55,8 +55,8 @@ fn bot() -> ConsumerId {
     ConsumerId::new("bot").unwrap()
 }
 
-fn short_look(place: &mut Place, subscription: &Subscription) -> Look {
-    pending::look(place.queue.store(), subscription, Some(Instant::now()), true).unwrap()
+fn short_look(place: &mut Place, subscription: &Subscription) -> PendingScan {
+    pending::scan(place.queue.store(), subscription, Some(Instant::now()), true).unwrap()
 }
 
 proptest! {

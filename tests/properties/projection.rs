@@ -10,11 +10,11 @@ use proptest::sample::Index;
 use rusqlite::Connection;
 use serde_json::Value;
 use sha1::{Digest, Sha1};
-use thread::care::prune::{Old, Request, prune};
 use thread::files::rotation::MAX_LINES;
 use thread::files::{JSONL, LOG};
 use thread::jsonl::verify::{Fault, verify};
 use thread::jsonl::{self, STATE};
+use thread::maintenance::prune::{Old, Request, prune};
 
 use crate::world::{Parts, Place, cases, parts};
 

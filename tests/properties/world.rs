@@ -14,7 +14,7 @@ use thread::model::event::NewEvent;
 use thread::model::filter::Filter;
 use thread::model::run::Options;
 use thread::model::subscription::{ConsumerId, NewSubscription, Subscription};
-use thread::pending::{self, Look};
+use thread::pending::{self, PendingScan};
 use thread::store::Moved;
 use thread::{After, Queue, jsonl};
 
@@ -86,8 +86,8 @@ impl Place {
     }
 
     /// Looks for pending events, without a deadline.
-    pub fn look(&mut self, subscription: &Subscription) -> Look {
-        pending::look(self.queue.store(), subscription, None, true).unwrap()
+    pub fn look(&mut self, subscription: &Subscription) -> PendingScan {
+        pending::scan(self.queue.store(), subscription, None, true).unwrap()
     }
 
     /// Ids of the matching events after `after`.

@@ -305,7 +305,7 @@ impl World {
             }
             Op::Look(consumer) => match store.subscription(&name(consumer))? {
                 Some(subscription) => {
-                    let look = pending::look(store, &subscription, None, true)?;
+                    let look = pending::scan(store, &subscription, None, true)?;
                     let count = match look.first {
                         Some(first) => {
                             let limits = CountLimits::NONE;

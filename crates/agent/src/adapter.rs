@@ -31,10 +31,10 @@ use self::attempt::Attempt;
 use self::output::Outbox;
 use crate::conversation::runs::{Noted, Runs};
 use crate::conversation::{Entry, attempt_of, input_of, is_ending};
-use crate::places::{Place, Places, Waiter};
 use crate::processes::{self, Mark};
 use crate::program::{Program, ProgramEvent};
 use crate::protocol::{Output, Protocol};
+use crate::slots::{AgentSlots, Slot, Waiter};
 use crate::store::store;
 
 /// How many pieces of output may wait to be stored.
@@ -149,9 +149,9 @@ pub struct Adapter {
     unasked: Vec<Output>,
     running: Option<Running>,
     /// Where programs are counted, if their number is limited.
-    places: Option<Places>,
+    slots: Option<AgentSlots>,
     /// Held while a program lives, and from just before it is started.
-    place: Option<Place>,
+    slot: Option<Slot>,
     waiter: Option<Waiter>,
     /// How many programs were started so far.
     started: u64,
@@ -176,7 +176,7 @@ impl Adapter {
         let cleared = last_clear(&mut queue)?;
         let session = last_session(&mut queue, options.protocol.name(), cleared)?;
         let cursor = subscription.last_acked_id;
-        let places = Places::of(queue.path(), options.max_agents);
+        let slots = AgentSlots::of(queue.path(), options.max_agents);
         Ok(Adapter {
             queue,
             launcher,
@@ -195,8 +195,8 @@ impl Adapter {
             program_cleared: cleared,
             unasked: Vec::new(),
             running: None,
-            places,
-            place: None,
+            slots,
+            slot: None,
             waiter: None,
             started: 0,
             attempt: None,
@@ -442,7 +442,7 @@ impl Adapter {
 
     /// Selects the processes of this consumer's agent.
     fn mark(&self) -> Mark {
-        Mark::thread(self.queue.place()).with("THREAD_CONSUMER", self.options.consumer.as_str())
+        Mark::thread(self.queue.location()).with("THREAD_CONSUMER", self.options.consumer.as_str())
     }
 
     /// Selects the processes of a persistent program, also by ancestry: nothing else of this consumer is
@@ -481,7 +481,7 @@ impl Adapter {
         command.envs(self.options.environment.iter().map(|(name, value)| (name, value)));
         // The token is the gateway's secret; the cursor is the adapter's and means nothing to the program.
         command.env_remove("THREAD_TOKEN").env_remove("THREAD_LAST_ACKED_ID");
-        command.env("THREAD_DIR", self.queue.place().as_os_str());
+        command.env("THREAD_DIR", self.queue.location().as_os_str());
         command.env("THREAD_CONSUMER", self.options.consumer.as_str());
         command.env("THREAD_RUN_ID", &attempt.run.run_id);
         command.env("THREAD_EVENT_ID", attempt.run.reply_to.to_string());
@@ -515,7 +515,7 @@ fn watch(queue: &Queue, send: SyncSender<LoopEvent>) {
         let (mut seen, mut pause) = (None, LOOK_EVERY);
         loop {
             let noticed = watcher.wait(pause, None);
-            let stamp = Stamp::of(files.place(), files.path());
+            let stamp = Stamp::of(files.location(), files.path());
             if !noticed && stamp.is_some() && stamp == seen {
                 pause = (pause * 2).min(LONGEST_PAUSE);
                 continue;

@@ -19,8 +19,8 @@ use serde_json::json;
 use thread::Queue;
 pub use thread::failure::{Failure, Result};
 use thread::files::surrounding;
-use thread::model::place::Place;
-use thread::queue::places;
+use thread::model::location::Location;
+use thread::queue::locations;
 use thread::run::Launcher;
 
 /// Connect any agent program to a thread
@@ -83,12 +83,12 @@ impl Globals {
     }
 }
 
-/// Executes `thread-agent-<scheme>` with these arguments, in place of this process, if the thread is in a place that
+/// Executes `thread-agent-<scheme>` with these arguments, in place of this process, if the thread is in a location that
 /// only that program knows. Returns only if this one knows it, or there is none.
 fn hand_over(named: Option<PathBuf>, words: &[OsString]) -> Result<()> {
-    let place = named.or_else(|| variable("THREAD_DIR").map(PathBuf::from)).map(Place::from);
-    let Some(place) = place.filter(|place| !places::is_known(place)) else { return Ok(()) };
-    let name = format!("thread-agent-{}", place.scheme().unwrap_or_default());
+    let location = named.or_else(|| variable("THREAD_DIR").map(PathBuf::from)).map(Location::from);
+    let Some(location) = location.filter(|location| !locations::is_known(location)) else { return Ok(()) };
+    let name = format!("thread-agent-{}", location.scheme().unwrap_or_default());
     let Ok(program) = launcher::program(&name) else { return Ok(()) };
     let failed = std::process::Command::new(&program).args(words).exec();
     Err(Failure::failed(format_args!("cannot run {}: {failed}", program.display()), "check the file"))

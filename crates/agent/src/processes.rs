@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
-use thread::model::place::Place;
+use thread::model::location::Location;
 use thread::model::run::ProcessId;
 use thread::run::launcher::{SUPERVISE, WAKE};
 use thread::run::process::{self, Liveness, Process, ancestors, runs_as};
@@ -30,11 +30,11 @@ pub struct Mark {
 
 impl Mark {
     /// All processes of agents of this thread.
-    pub fn thread(place: impl Into<Place>) -> Mark {
+    pub fn thread(location: impl Into<Location>) -> Mark {
         // Any run id: only agent programs and their children have the variable.
-        let place = [b"THREAD_DIR=", place.into().as_os_str().as_bytes()].concat();
+        let location = [b"THREAD_DIR=", location.into().as_os_str().as_bytes()].concat();
         Mark {
-            variables: vec![place, b"THREAD_RUN_ID=".to_vec()],
+            variables: vec![location, b"THREAD_RUN_ID=".to_vec()],
             sessions: Vec::new(),
             supervisor: None,
             spared: BTreeSet::new(),
@@ -104,14 +104,14 @@ pub fn own_supervisor() -> ProcessId {
 }
 
 /// Returns the supervisors of a consumer of this thread.
-pub fn supervisors_of(place: &Place, consumer: &str) -> Vec<ProcessId> {
+pub fn supervisors_of(location: &Location, consumer: &str) -> Vec<ProcessId> {
     let has =
         |words: &[&[u8]], option: &[u8], value: &[u8]| words.windows(2).any(|two| two == [option, value]);
     let is_one = |pid: &u32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let words: Vec<&[u8]> = line.split(|&byte| byte == 0).collect();
         words.get(1) == Some(&SUPERVISE.as_bytes())
-            && has(&words, b"--thread", place.as_os_str().as_bytes())
+            && has(&words, b"--thread", location.as_os_str().as_bytes())
             && has(&words, b"--consumer", consumer.as_bytes())
     };
     let pids = process::all().map(|process| process.pid);

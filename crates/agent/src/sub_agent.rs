@@ -104,7 +104,7 @@ pub fn is_sub_agent(dir: &Path) -> bool {
 /// The parent is a sub-agent itself, or not in a directory; those of creating and writing the threads.
 pub fn start(parent: &mut Queue, launcher: &Launcher, new: &NewSubAgent) -> Result<Sub> {
     let dir = parent.path().to_owned();
-    if parent.place().dir().is_none() {
+    if parent.location().dir().is_none() {
         return Err(Error::OnlyInDirectory("`thread agent run`"));
     }
     if is_sub_agent(&dir) {

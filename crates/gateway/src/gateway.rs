@@ -14,10 +14,10 @@ use crate::agent::Agent;
 use crate::counters::Counters;
 use crate::error::{RequestError, Result};
 use crate::health::Health;
-use crate::look::Look;
+use crate::inspect::Inspector;
+use crate::session::blocking_pool::{BlockingPool, Common, Kind, blocking};
 use crate::session::catalogue::Catalogue;
 use crate::session::hub::Hub;
-use crate::session::jobs::{Common, Jobs, Kind, blocking};
 use crate::session::root::Root;
 use crate::session::tallies::Tallies;
 use crate::session_id::SessionId;
@@ -47,7 +47,7 @@ pub struct Gateway {
     pub launcher: Launcher,
     pub hub: Hub,
     pub catalogue: Arc<Catalogue>,
-    pub look: Arc<Look>,
+    pub inspector: Arc<Inspector>,
     /// Whether clients may only look.
     pub read_only: bool,
     pub tallies: Tallies,
@@ -112,12 +112,12 @@ impl Gateway {
     /// As [`Root::begin_deletion`] and [`Root::delete`].
     pub async fn delete(&self, session: SessionId) -> Result<()> {
         let root = self.root.clone();
-        let deletion = self.jobs().run(session, Kind::Write, move || root.begin_deletion(session)).await?;
+        let deletion = self.pool().run(session, Kind::Write, move || root.begin_deletion(session)).await?;
         let (deletion, mut pause) = (Arc::new(Mutex::new(deletion)), FIRST_STEP);
         loop {
             let (root, deletion) = (self.root.clone(), deletion.clone());
             let step = move || root.delete(&mut deletion.lock().unwrap_or_else(PoisonError::into_inner));
-            if self.jobs().run(session, Kind::Write, step).await? {
+            if self.pool().run(session, Kind::Write, step).await? {
                 break;
             }
             tokio::time::sleep(pause).await;
@@ -147,8 +147,8 @@ impl Gateway {
     }
 
     /// Blocking work on sessions.
-    pub fn jobs(&self) -> &Jobs {
-        &self.hub.context.jobs
+    pub fn pool(&self) -> &BlockingPool {
+        &self.hub.context.pool
     }
 
     /// Waits until the shutdown starts.

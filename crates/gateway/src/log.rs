@@ -12,7 +12,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// How many refusals have a line, in each of these times: strangers must not fill the disk.
+/// How many refusals have a line, in each of these times: unauthenticated clients must not fill the disk.
 const REFUSALS: u32 = 20;
 const REFUSALS_IN: Duration = Duration::from_secs(1);
 
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_cannot_fill_the_log() {
+    fn unauthenticated_clients_cannot_fill_the_log() {
         let start = Instant::now();
         let mut limit = Limit { since: start, lines: 0, left_out: 0 };
         let written = (0..1000).filter(|_| limit.may_write(start)).count();

@@ -5,9 +5,9 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `access` | tokens, logins, origins, host names, proxies, places for connections |
+//! | `access` | tokens, logins, origins, host names, proxies, limits on connections |
 //! | `session` | sessions on disk: creating, writing, listing, searching; who reads them, and from where |
-//! | `look` | looking at threads and their consumers, those of `--thread` too; what people do about them
+//! | `inspect` | looking at threads and their consumers, those of `--thread` too; what people do about them
 //! | `ws` | the WebSocket: connections, methods, commands, stored events as frames |
 //! | `http` | accepting connections, routes, looking at threads, AG-UI, attachments, health and metrics |
 //! | `storage` | attachments and their signed URLs |
@@ -19,8 +19,8 @@ mod error;
 mod gateway;
 mod health;
 mod http;
+mod inspect;
 mod log;
-mod look;
 mod options;
 mod published;
 mod session;
@@ -41,9 +41,9 @@ use thread_sessions::session_id;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
+use crate::access::connection_limits::ConnectionLimits;
 use crate::access::logins::Logins;
 use crate::access::origin::{self, Origins};
-use crate::access::places::Places;
 use crate::access::proxy::Proxies;
 use crate::access::token::Token;
 use crate::agent::Agent;
@@ -51,14 +51,14 @@ use crate::error::StartError;
 use crate::gateway::Gateway;
 use crate::health::Health;
 use crate::http::server;
-use crate::look::Look;
-use crate::look::threads::Threads;
+use crate::inspect::Inspector;
+use crate::inspect::threads::Threads;
 use crate::options::Options;
 use crate::published::Published;
+use crate::session::blocking_pool::{BlockingPool, THREADS};
 use crate::session::catalogue::Catalogue;
 use crate::session::hub::Hub;
-use crate::session::jobs::{Jobs, THREADS};
-use crate::session::live::Context;
+use crate::session::live_session::Context;
 use crate::session::root::Root;
 use crate::session::run_log::RunLog;
 use crate::session::stream;
@@ -173,7 +173,7 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
     let token = if options.no_auth { None } else { Some(Token::of(root.dir())?) };
     let logins = Logins::of(root.dir());
     let other_origins = origin::parse("--storage-origin", &options.storage_origin)?;
-    let (connections, strangers) = connection_limits(options.max_connections);
+    let (connections, unauthenticated) = connection_limits(options.max_connections);
     if connections < options.max_connections {
         eprintln!(
             "Warning: only {connections} connections are allowed at a time, half of the limit on open files - \
@@ -212,12 +212,12 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
         root: root.clone(),
         storage: storage.clone(),
         watcher,
-        jobs: Jobs::default(),
+        pool: BlockingPool::default(),
         budget: Default::default(),
     };
     let (hub, catalogue) = (Hub::new(context), Arc::<Catalogue>::default());
-    let look =
-        Look::new(hub.context.clone(), catalogue.clone(), launcher.clone(), threads, options.read_only);
+    let inspector =
+        Inspector::new(hub.context.clone(), catalogue.clone(), launcher.clone(), threads, options.read_only);
     let health = Health::start(root.clone()).map_err(system_error)?;
     let gateway = Arc::new(Gateway {
         root,
@@ -232,7 +232,7 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
         launcher,
         hub,
         catalogue,
-        look: Arc::new(look),
+        inspector: Arc::new(inspector),
         read_only: options.read_only,
         tallies: Default::default(),
         health,
@@ -263,7 +263,7 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
         tokio::spawn(async move { stream::sweep_forever(&gateway.hub.context, keep).await });
     }
     let keeping = tokio::spawn(keep_published(published.clone()));
-    server::serve(gateway, listener, Places::new(connections, strangers)).await;
+    server::serve(gateway, listener, ConnectionLimits::new(connections, unauthenticated)).await;
     keeping.abort();
     published.withdraw();
     tracing::info!("stopped");
@@ -274,14 +274,14 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
 /// left. Pushes of the gateway start their consumers themselves.
 fn start_worker(gateway: &Gateway) -> std::io::Result<()> {
     let roots = vec![gateway.root.dir().to_owned()];
-    let scope = WorkerScope { roots, beside: true, ..WorkerScope::default() };
+    let scope = WorkerScope { roots, embedded: true, ..WorkerScope::default() };
     let (launcher, shutdown) = (gateway.launcher.clone(), Shutdown::new()?);
     let work = move || {
         let mut run_log = RunLog::new();
         // Ends with the process.
         let done = follow(&scope, &launcher, &shutdown, Duration::ZERO, &mut |news| match news {
-            News::Trouble { place, error } => {
-                tracing::error!("{place}: nothing can be started there now: {error}");
+            News::Trouble { location, error } => {
+                tracing::error!("{location}: nothing can be started there now: {error}");
             }
             News::Looked { queue, started, .. } => run_log.note(queue, started),
             News::Ready | News::Stopping => {}
@@ -335,7 +335,7 @@ fn default_root() -> Result<PathBuf, StartError> {
 }
 
 /// Raises the limit on open files as far as `wanted` connections need, and returns how many to allow, of
-/// those who have shown a token and of strangers. Each takes a descriptor, and so do the files of sessions: a
+/// connections that have shown a token and of those that have not. Each takes a descriptor, and so do the files of sessions: a
 /// quarter of the limit at least is reserved for these, or a client that opens many connections would keep
 /// all others from being served.
 fn connection_limits(wanted: u32) -> (u32, usize) {
@@ -350,8 +350,8 @@ fn connection_limits(wanted: u32) -> (u32, usize) {
         }
     }
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let strangers = usize::try_from(files / 4).unwrap_or(usize::MAX);
-    (wanted.min(u32::try_from(files / 2).unwrap_or(u32::MAX)), strangers)
+    let unauthenticated = usize::try_from(files / 4).unwrap_or(usize::MAX);
+    (wanted.min(u32::try_from(files / 2).unwrap_or(u32::MAX)), unauthenticated)
 }
 
 /// The signals that the gateway handles.

@@ -14,7 +14,7 @@ use rmcp::transport::stdio;
 use thread::Queue;
 use thread::failure::{Failure, Result, WithHint};
 use thread::files::surrounding;
-use thread::model::place::Place;
+use thread::model::location::Location;
 use thread::model::subscription::ConsumerId;
 use thread_agent::install::CONSUMER;
 use thread_agent::launcher;
@@ -113,7 +113,7 @@ async fn run(options: Options) -> Result<()> {
     let watcher = ChangeWatcher::new().with_hint(failed, "check the limits on this process")?;
     let launcher = launcher::launcher()
         .map_err(|what| Failure::failed(what, "install it beside thread-mcp, or put it on PATH"))?;
-    let (thread, root) = places(&options)?;
+    let (thread, root) = locations(&options)?;
     let mut scope = Scope::new(watcher, launcher);
     // What runs in a thread that is no session can be seen and ended, too.
     scope.has_processes = root.is_some() || options.sessions;
@@ -146,7 +146,7 @@ async fn run(options: Options) -> Result<()> {
 }
 
 /// The thread and the root that the server is for.
-fn places(options: &Options) -> Result<(Option<PathBuf>, Option<Root>)> {
+fn locations(options: &Options) -> Result<(Option<PathBuf>, Option<Root>)> {
     let thread = match (&options.thread, &options.root) {
         (None, Some(_)) => None,
         (Some(thread), _) => Some(thread.clone()),
@@ -162,7 +162,7 @@ fn places(options: &Options) -> Result<(Option<PathBuf>, Option<Root>)> {
             })?)
         }
     };
-    if let Some(scheme) = thread.as_ref().and_then(|path| Place::from(path).scheme().map(str::to_owned)) {
+    if let Some(scheme) = thread.as_ref().and_then(|path| Location::from(path).scheme().map(str::to_owned)) {
         let what = format!("there are tools for threads in directories, not for {scheme}:// ones");
         return Err(Failure::usage(what, "name a thread's directory"));
     }

@@ -60,7 +60,7 @@ fn own_epoch(session: &Session<'_>, consumer: &ConsumerId) -> Option<i64> {
     }
     let is = |name: &str, value: &std::ffi::OsStr| std::env::var_os(name).is_some_and(|found| found == value);
     let is_own = is("THREAD_CONSUMER", consumer.as_str().as_ref())
-        && is("THREAD_DIR", session.target.place.as_os_str());
+        && is("THREAD_DIR", session.target.location.as_os_str());
     std::env::var("THREAD_EPOCH").ok().filter(|_| is_own)?.parse().ok()
 }
 

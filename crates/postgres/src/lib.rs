@@ -1,11 +1,11 @@
-//! Threads in a PostgreSQL database: places such as `postgres://queue@db.example/agents#inbox`.
+//! Threads in a PostgreSQL database: locations such as `postgres://queue@db.example/agents#inbox`.
 //!
 //! The program `thread-postgres` is the command line of `thread` with this [`SCHEME`]. One schema of a database,
-//! `thread` unless the place says otherwise, holds any number of threads.
+//! `thread` unless the location says otherwise, holds any number of threads.
 //!
 //! | module | owns |
 //! |---|---|
-//! | `place` | what a place says, and the folder on this machine that belongs to it |
+//! | `location` | what a location says, and the folder on this machine that belongs to it |
 //! | `settings` | the settings of a connection, from where libpq takes them |
 //! | `environment`, `passfile`, `service` | the variables, the password file and the service file |
 //! | `tls` | TLS, as `sslmode` says |
@@ -41,10 +41,10 @@ mod json;
 mod lease;
 mod link;
 mod listen;
+pub mod location;
 mod machine;
 mod migrate;
 mod passfile;
-pub mod place;
 mod prune;
 mod read;
 mod service;
@@ -56,39 +56,39 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use thread::Result;
-use thread::model::place::Place;
-use thread::queue::places::Scheme;
+use thread::model::location::Location;
+use thread::queue::locations::Scheme;
 use thread::store::Store;
 
-use crate::place::Target;
+use crate::location::Target;
 use crate::store::Postgres;
 
-/// What makes threads in PostgreSQL known to a program: see [`places::add`](thread::queue::places::add).
+/// What makes threads in PostgreSQL known to a program: see [`locations::add`](thread::queue::locations::add).
 pub const SCHEME: Scheme = Scheme { name: "postgres", base, open, init, threads, listen: listen::listen };
 
 /// The channel on which commits to the threads of a schema are announced.
 ///
 /// # Errors
 ///
-/// It is no such place.
-pub fn channel(place: &Place) -> Result<String> {
-    Ok(listen::channel(&Target::of(place)?))
+/// It is no such location.
+pub fn channel(location: &Location) -> Result<String> {
+    Ok(listen::channel(&Target::of(location)?))
 }
 
-fn base(place: &Place) -> Result<PathBuf> {
-    Target::of(place)?.base()
+fn base(location: &Location) -> Result<PathBuf> {
+    Target::of(location)?.base()
 }
 
-fn open(place: &Place, busy_limit: Duration) -> Result<Box<dyn Store>> {
-    Ok(Box::new(Postgres::open(place, busy_limit)?))
+fn open(location: &Location, busy_limit: Duration) -> Result<Box<dyn Store>> {
+    Ok(Box::new(Postgres::open(location, busy_limit)?))
 }
 
-fn init(place: &Place) -> Result<()> {
-    Postgres::create(place)
+fn init(location: &Location) -> Result<()> {
+    Postgres::create(location)
 }
 
-fn threads(place: &Place) -> Option<Result<Vec<Place>>> {
-    // What is wrong with a place is said when it is used.
-    let target = Target::of_any(place).ok().filter(|target| target.thread.is_empty())?;
+fn threads(location: &Location) -> Option<Result<Vec<Location>>> {
+    // What is wrong with a location is said when it is used.
+    let target = Target::of_any(location).ok().filter(|target| target.thread.is_empty())?;
     Some(Postgres::threads(&target))
 }

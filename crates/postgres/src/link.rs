@@ -15,7 +15,7 @@ use thread::{Error, Result};
 
 use crate::connection::Connection;
 use crate::error::{self, Doing, failed};
-use crate::place::Target;
+use crate::location::Target;
 
 /// How long a transaction may wait for this process, which may be cut off or stopped, before the server ends it.
 const LONGEST_PAUSE: &str = "1min";

@@ -13,12 +13,12 @@ use std::time::{Duration, SystemTime};
 
 use fallible_iterator::FallibleIterator;
 use thread::files::{COMMIT, CONTROL};
-use thread::model::place::Place;
+use thread::model::location::Location;
 use thread::store::Notice;
 
 use crate::connection::Connection;
 use crate::link::lock_key;
-use crate::place::Target;
+use crate::location::Target;
 
 /// How often a process tries to become the one that listens.
 const TRY_EVERY: Duration = Duration::from_secs(1);
@@ -54,9 +54,9 @@ pub fn announcement(target: &Target, what: Notice) -> String {
 }
 
 /// Starts to listen, in a thread of its own, unless this process does so already.
-pub fn listen(place: &Place) {
+pub fn listen(location: &Location) {
     static ALREADY: Mutex<Option<HashSet<PathBuf>>> = Mutex::new(None);
-    let Ok(target) = Target::of(place) else { return };
+    let Ok(target) = Target::of(location) else { return };
     // The empty name is no thread's.
     let Ok(lock) = target.base_of("").map(|base| base.with_extension("listen")) else { return };
     let mut already = ALREADY.lock().unwrap_or_else(PoisonError::into_inner);

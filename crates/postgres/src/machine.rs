@@ -8,7 +8,7 @@ use thread::model::subscription::ConsumerId;
 use thread::{Error, Result};
 
 use crate::clock::now;
-use crate::place::Target;
+use crate::location::Target;
 
 /// Where locks hold: one user of one machine, since that was started.
 pub struct Machine {

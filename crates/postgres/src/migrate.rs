@@ -3,7 +3,7 @@
 use postgres::Client;
 use postgres::types::Type;
 use thread::error::Code;
-use thread::model::place::Place;
+use thread::model::location::Location;
 use thread::{Error, Result};
 
 use crate::error::{Doing, failed, problem};
@@ -36,12 +36,12 @@ pub fn prefix(schema: &str) -> String {
 /// # Errors
 ///
 /// [`Error::NotAThread`], [`Error::NewerSchema`]; the server is too old.
-pub fn open(client: &mut Client, place: &Place, schema: &str, thread: &str) -> Result<i64> {
-    let found = find(client, place, schema, thread)?;
+pub fn open(client: &mut Client, location: &Location, schema: &str, thread: &str) -> Result<i64> {
+    let found = find(client, location, schema, thread)?;
     if (1..VERSION).contains(&found.version) {
         bring_up_to_date(client, schema)?;
     }
-    found.thread.ok_or_else(|| Error::NotAThread(place.as_os_str().into()))
+    found.thread.ok_or_else(|| Error::NotAThread(location.as_os_str().into()))
 }
 
 /// Creates a thread, and the schema if it is missing.
@@ -49,9 +49,9 @@ pub fn open(client: &mut Client, place: &Place, schema: &str, thread: &str) -> R
 /// # Errors
 ///
 /// [`Error::AlreadyAThread`], [`Error::NewerSchema`]; the server is too old.
-pub fn create(client: &mut Client, place: &Place, schema: &str, thread: &str) -> Result<()> {
-    let found = find(client, place, schema, thread)?;
-    let already = || Error::AlreadyAThread(place.as_os_str().into());
+pub fn create(client: &mut Client, location: &Location, schema: &str, thread: &str) -> Result<()> {
+    let found = find(client, location, schema, thread)?;
+    let already = || Error::AlreadyAThread(location.as_os_str().into());
     if found.thread.is_some() {
         return Err(already());
     }
@@ -81,7 +81,7 @@ fn is_missing(error: &postgres::Error) -> bool {
     error.code().is_some_and(|code| ["3F000", "42P01"].contains(&code.code()))
 }
 
-fn find(client: &mut Client, place: &Place, schema: &str, thread: &str) -> Result<Found> {
+fn find(client: &mut Client, location: &Location, schema: &str, thread: &str) -> Result<Found> {
     let doing = "opening the thread";
     let sql = "SELECT current_setting('server_version_num')::bigint, (SELECT max(version) FROM @versions), \
                       (SELECT thread FROM @threads WHERE name = $1)";
@@ -106,7 +106,7 @@ fn find(client: &mut Client, place: &Place, schema: &str, thread: &str) -> Resul
         ));
     }
     if found.version > VERSION {
-        let path = place.as_os_str().into();
+        let path = location.as_os_str().into();
         return Err(Error::NewerSchema { path, found: found.version, known: VERSION });
     }
     Ok(found)

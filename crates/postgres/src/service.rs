@@ -30,9 +30,9 @@ pub fn read(name: &str, environment: &Environment) -> Result<BTreeMap<String, St
         }
     }
     Err(problem(
-        Code::PlaceInvalid,
+        Code::LocationInvalid,
         &format!("there is no service '{}' in a service file", name.escape_debug()),
-        "write it to ~/.pg_service.conf, or name the host in the place",
+        "write it to ~/.pg_service.conf, or name the host in the location",
     ))
 }
 

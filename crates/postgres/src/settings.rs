@@ -1,4 +1,4 @@
-//! The settings of a connection, from where libpq takes them: the place, the service file, the environment, the
+//! The settings of a connection, from where libpq takes them: the location, the service file, the environment, the
 //! password file, and defaults, in this order.
 
 use std::collections::BTreeMap;
@@ -82,7 +82,7 @@ impl std::fmt::Debug for Settings {
 }
 
 impl Settings {
-    /// The setting of that name, as a parameter of a place may have it.
+    /// The setting of that name, as a parameter of a location may have it.
     pub fn known(name: &str) -> Option<&'static str> {
         KNOWN.iter().map(|(known, _)| *known).find(|known| *known == name)
     }
@@ -97,21 +97,22 @@ impl Settings {
             let (_, variable) = KNOWN.iter().find(|(known, _)| *known == name)?;
             environment.variables.get(*variable).cloned()
         };
-        let from_place =
+        let from_location =
             |name: &str| given.iter().rev().find(|(given, _)| *given == name).map(|(_, value)| value.clone());
-        let service = match from_place("service").or_else(|| variable("service")) {
+        let service = match from_location("service").or_else(|| variable("service")) {
             Some(service) => service::read(&service, environment)?,
             None => BTreeMap::new(),
         };
         if let Some(unknown) = service.keys().find(|name| Settings::known(name).is_none()) {
             return Err(problem(
-                Code::PlaceInvalid,
+                Code::LocationInvalid,
                 &format!("the service file has the setting '{}', which is not known", unknown.escape_debug()),
                 "leave it out there",
             ));
         }
-        let value =
-            |name: &str| from_place(name).or_else(|| service.get(name).cloned()).or_else(|| variable(name));
+        let value = |name: &str| {
+            from_location(name).or_else(|| service.get(name).cloned()).or_else(|| variable(name))
+        };
         let list = |name: &str| -> Vec<String> {
             value(name)
                 .map(|all| all.split(',').map(|one| one.trim().to_owned()).collect())
@@ -133,7 +134,7 @@ impl Settings {
         let hostaddr: Vec<IpAddr> = hostaddr.collect::<Result<_>>()?;
         if !hostaddr.is_empty() && hostaddr.len() != host.len() {
             return Err(problem(
-                Code::PlaceInvalid,
+                Code::LocationInvalid,
                 "there are not as many host addresses as hosts",
                 "give one hostaddr for each host",
             ));
@@ -145,7 +146,7 @@ impl Settings {
         port.resize(host.len().max(port.len()), String::new());
         if port.len() != host.len() {
             return Err(problem(
-                Code::PlaceInvalid,
+                Code::LocationInvalid,
                 "there are more ports than hosts",
                 "give one port, or one for each host",
             ));
@@ -162,7 +163,7 @@ impl Settings {
         let user = value("user").unwrap_or_else(|| environment.user());
         if user.is_empty() {
             return Err(problem(
-                Code::PlaceInvalid,
+                Code::LocationInvalid,
                 "no user of the database is given",
                 "name one: postgres://user@host/database#thread",
             ));
@@ -193,7 +194,7 @@ impl Settings {
         };
         if sslrootcert.as_deref() == Some("system") && sslmode != SslMode::VerifyFull {
             return Err(problem(
-                Code::PlaceInvalid,
+                Code::LocationInvalid,
                 "sslrootcert=system needs sslmode=verify-full",
                 "give that, or leave out sslmode",
             ));
@@ -231,7 +232,7 @@ impl Settings {
 
 fn not_valid(name: &str, value: &str) -> thread::Error {
     problem(
-        Code::PlaceInvalid,
+        Code::LocationInvalid,
         &format!("'{}' is not a valid {name}", value.escape_debug()),
         "see libpq's documentation of it",
     )

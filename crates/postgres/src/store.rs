@@ -6,7 +6,7 @@ use std::time::Duration;
 use thread::error::DatabaseErrorKind as Kind;
 use thread::model::event::CappedRow;
 use thread::model::filter::Filter;
-use thread::model::place::Place;
+use thread::model::location::Location;
 use thread::model::run::Run;
 use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
 use thread::store::{
@@ -17,18 +17,18 @@ use thread::{Error, Result};
 
 use crate::connection::Connection;
 use crate::link::{Link, Locks, int, text};
-use crate::place::Target;
+use crate::location::Target;
 use crate::{append, consumers, dead_letters, error, lease, listen, migrate, prune, read};
 
 /// An open thread.
 pub struct Postgres(Link);
 
 impl Postgres {
-    pub fn open(place: &Place, busy_limit: Duration) -> Result<Postgres> {
-        let target = Target::of(place)?;
+    pub fn open(location: &Location, busy_limit: Duration) -> Result<Postgres> {
+        let target = Target::of(location)?;
         let mut connection = Connection::take(&target.settings)?;
         let open = |connection: &mut Connection| {
-            migrate::open(&mut connection.client, place, &target.schema, &target.thread)
+            migrate::open(&mut connection.client, location, &target.schema, &target.thread)
         };
         let thread = match open(&mut connection) {
             // It was idle, and has been lost.
@@ -42,16 +42,16 @@ impl Postgres {
         Ok(Postgres(Link::new(target, connection, prefix, thread, busy_limit)))
     }
 
-    pub fn create(place: &Place) -> Result<()> {
-        let target = Target::of(place)?;
+    pub fn create(location: &Location) -> Result<()> {
+        let target = Target::of(location)?;
         let mut connection = Connection::take(&target.settings)?;
-        migrate::create(&mut connection.client, place, &target.schema, &target.thread)?;
+        migrate::create(&mut connection.client, location, &target.schema, &target.thread)?;
         connection.keep(&target.settings);
         Ok(())
     }
 
     /// All threads of the schema of `target`.
-    pub fn threads(target: &Target) -> Result<Vec<Place>> {
+    pub fn threads(target: &Target) -> Result<Vec<Location>> {
         let mut connection = Connection::take(&target.settings)?;
         let names = migrate::threads(&mut connection.client, &target.schema)?;
         connection.keep(&target.settings);

@@ -384,14 +384,14 @@ pub struct HistoryParams {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub before: Option<Place>,
+    pub before: Option<MessageRef>,
 }
 
 /// A message, by its `seq` or its id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged, expecting = "'before' is neither the seq nor the id of a message")]
-pub enum Place {
+pub enum MessageRef {
     Seq(#[cfg_attr(test, schemars(range(min = 1)))] u64),
     Id(String),
 }
@@ -637,7 +637,7 @@ mod tests {
             SessionsNew: NewParams { title: Some("t".into()) },
             SessionsSwitch: SwitchParams { session_id: id(), after: Some(3) },
             SessionsFork: ForkParams { session_id: id(), before: Some("m".into()), title: None },
-            SessionsHistory: HistoryParams { before: Some(Place::Seq(3)), ..HistoryParams::default() },
+            SessionsHistory: HistoryParams { before: Some(MessageRef::Seq(3)), ..HistoryParams::default() },
             SessionsSteps: StepsParams { after: Some(3), ..StepsParams::default() },
             SessionsRename: RenameParams { session_id: id(), title: "t".into() },
             SessionsSearch: SearchParams { date_filter: Some(DateFilter::LastWeek), ..SearchParams::default() },

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use thread::error::{Code, DatabaseErrorKind, is_too_many_files};
-use thread::model::place::Place;
+use thread::model::location::Location;
 use thread_protocol::code;
 
 /// Why a request was refused. The connection stays.
@@ -115,8 +115,8 @@ impl From<thread::Error> for RequestError {
     fn from(error: thread::Error) -> RequestError {
         match error {
             // The session was deleted while a client was in it.
-            thread::Error::NotAThread(path) => RequestError::UnknownSession(Place::from(path).name()),
-            thread::Error::Moved(place) => RequestError::UnknownSession(place.name()),
+            thread::Error::NotAThread(path) => RequestError::UnknownSession(Location::from(path).name()),
+            thread::Error::Moved(location) => RequestError::UnknownSession(location.name()),
             thread::Error::InvalidEvent(e) => RequestError::BadParams(format!("the message {e}")),
             error @ thread::Error::ReservedKey(_) => {
                 RequestError::BadParams(format!("{error} - {}", thread::failure::hint(&error)))

@@ -15,10 +15,10 @@ use super::{ATTACHMENTS_VARIABLE, Adapter, LoopEvent, Running, Step};
 use crate::attachments::attachments;
 use crate::conversation::runs::{Next, OpenRun, Verdict};
 use crate::conversation::{Answer, ClientInput, Entry, MAX_PARTIAL, Message, Run, Status, ToolResult};
-use crate::places::{Places, Turn};
 use crate::processes::{Mark, descendants};
 use crate::program::{Input, Program};
 use crate::protocol::{Done, Ended, Prompt};
+use crate::slots::{AgentSlots, Turn};
 use crate::sub_agent::{Sub, cancel_those_of};
 use crate::transcript::transcript;
 
@@ -29,7 +29,7 @@ const WAITS: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(5), Du
 const LONGEST_ERROR: usize = 1000;
 const LONGEST_LOGGED: usize = 16 * 1024;
 
-/// How often an idle adapter looks whether its place is wanted.
+/// How often an idle adapter looks whether its slot is wanted.
 const GIVE_WAY: Duration = Duration::from_secs(1);
 
 /// How long a program may go on printing when its next message is due.
@@ -70,7 +70,7 @@ impl Adapter {
             self.program_cleared = self.cleared;
         }
         if self.running.is_none() {
-            self.place = None;
+            self.slot = None;
         }
         if self.stopped() {
             return Ok(Step::End);
@@ -95,11 +95,11 @@ impl Adapter {
                     false => Instant::now(),
                 };
                 let may_end = self.running.is_some() && !self.works_in_background();
-                let is_wanted = |places: &Places| may_end && places.is_wanted();
-                if Instant::now() >= until || self.places.as_ref().is_some_and(is_wanted) {
+                let is_wanted = |slots: &AgentSlots| may_end && slots.is_wanted();
+                if Instant::now() >= until || self.slots.as_ref().is_some_and(is_wanted) {
                     return Ok(Step::End);
                 }
-                let look = self.places.as_ref().map_or(until, |_| Instant::now() + GIVE_WAY);
+                let look = self.slots.as_ref().map_or(until, |_| Instant::now() + GIVE_WAY);
                 return Ok(Step::Wait(look.min(until)));
             }
             Next::Run(id) => {
@@ -112,7 +112,7 @@ impl Adapter {
                 if !self.unasked.is_empty() {
                     return Ok(Step::Again);
                 }
-                if let Some(wait) = self.take_place(id) {
+                if let Some(wait) = self.take_slot(id) {
                     return Ok(Step::Wait(Instant::now() + wait));
                 }
                 self.begin(id)?;
@@ -134,16 +134,16 @@ impl Adapter {
         Ok(Step::Again)
     }
 
-    /// Takes a place for the program that is to answer a message, unless there is one. If none is free, returns
+    /// Takes a slot for the program that is to answer a message, unless there is one. If none is free, returns
     /// when to try again.
-    fn take_place(&mut self, id: i64) -> Option<Duration> {
-        if self.place.is_some() {
+    fn take_slot(&mut self, id: i64) -> Option<Duration> {
+        if self.slot.is_some() {
             return None;
         }
-        let (places, open) = (self.places.as_ref()?, self.runs.get(id)?);
+        let (slots, open) = (self.slots.as_ref()?, self.runs.get(id)?);
         let begins = self.waiter.is_none();
-        let turn = match self.waiter.take().map_or_else(|| places.wait(&open.created_at, id), Ok) {
-            Ok(mut waiter) => places.take(&mut waiter).inspect(|_| self.waiter = Some(waiter)),
+        let turn = match self.waiter.take().map_or_else(|| slots.wait(&open.created_at, id), Ok) {
+            Ok(mut waiter) => slots.take(&mut waiter).inspect(|_| self.waiter = Some(waiter)),
             Err(e) => Err(e),
         };
         match turn {
@@ -153,7 +153,7 @@ impl Adapter {
                 }
                 return Some(wait);
             }
-            Ok(Turn::Taken(place)) => self.place = Some(place),
+            Ok(Turn::Taken(slot)) => self.slot = Some(slot),
             // Too many agents are better than none.
             Err(e) => self.warn(format_args!("agents cannot be counted: {e}")),
         }

@@ -70,7 +70,7 @@ pub fn run(settings: Settings, stay: Stay, program: Vec<String>, globals: &Globa
 fn tools(queue: &Queue, consumer: &str) -> Result<ToolServer> {
     let hint = "install it beside thread-agent, or put it on PATH, or leave out --mcp";
     let program = launcher::program("thread-mcp").map_err(|what| Failure::failed(what, hint))?;
-    if queue.place().dir().is_none() {
+    if queue.location().dir().is_none() {
         return Err(Error::OnlyInDirectory("--mcp").into());
     }
     let thread = queue.path().to_string_lossy().into_owned();

@@ -55,13 +55,13 @@ impl Command {
             locks.extend(end(&mut sub)?);
             end_task(&mut sub, &launcher)?;
         }
-        print(queue.place())
+        print(queue.location())
     }
 }
 
 /// Ends all processes of the agents of a thread. Returns the locks of these consumers.
 fn end(queue: &mut Queue) -> Result<Vec<Lock>> {
-    let place = queue.place().clone();
+    let location = queue.location().clone();
     let is_agent = |handler: &str| handler.contains("thread-agent") || handler.contains("thread agent");
     let mut subscriptions = queue.subscriptions()?;
     subscriptions.retain(|subscription| is_agent(&subscription.handler_cmd));
@@ -72,7 +72,7 @@ fn end(queue: &mut Queue) -> Result<Vec<Lock>> {
         let until = Instant::now() + PATIENCE;
         loop {
             // Collected before anything ends: then descendants can no longer be found by their ancestry.
-            let supervisors = processes::supervisors_of(&place, agent.as_str());
+            let supervisors = processes::supervisors_of(&location, agent.as_str());
             let below = supervisors.iter().flat_map(processes::descendants);
             let started: Vec<ProcessId> = below.filter_map(ProcessId::of).collect();
             match stop(queue, agent, STOP) {
@@ -97,9 +97,9 @@ fn end(queue: &mut Queue) -> Result<Vec<Lock>> {
             }
         }
     }
-    Mark::thread(&place).kill(KILL_TIMEOUT).map_err(gone)?;
+    Mark::thread(&location).kill(KILL_TIMEOUT).map_err(gone)?;
     let until = Instant::now() + KILL_TIMEOUT;
-    while agents.iter().any(|agent| !processes::supervisors_of(&place, agent.as_str()).is_empty()) {
+    while agents.iter().any(|agent| !processes::supervisors_of(&location, agent.as_str()).is_empty()) {
         if Instant::now() >= until {
             return Err(gone("a supervisor of the agent is still there".into()));
         }

@@ -26,7 +26,7 @@ pub struct Origins {
 
 /// Where a request comes from, as far as its headers say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asker {
+pub enum RequestOrigin {
     /// A page of the gateway's own, or a program.
     Own,
     /// A page of another origin, which `--origin` names if it can send or read more than an image.
@@ -90,7 +90,7 @@ impl Origins {
     /// # Errors
     ///
     /// Which of the two is not allowed.
-    pub fn check(&self, headers: &HeaderMap) -> Result<Asker, Disallowed> {
+    pub fn check(&self, headers: &HeaderMap) -> Result<RequestOrigin, Disallowed> {
         let text = |name| {
             let mut values = headers.get_all(name).iter();
             let first = values.next().map(|value| value.to_str().unwrap_or_default().to_ascii_lowercase());
@@ -106,16 +106,16 @@ impl Origins {
             // An image or the like, which a page need not be able to read.
             let is_foreign =
                 text(SEC_FETCH_SITE).is_some_and(|site| !["same-origin", "none"].contains(&&*site));
-            return Ok(if is_foreign { Asker::Other } else { Asker::Own });
+            return Ok(if is_foreign { RequestOrigin::Other } else { RequestOrigin::Own });
         };
         let is_named = self.named.contains(&origin);
         let is_public = self.public.as_ref().is_some_and(|public| host_of(public) == host);
         // Behind a proxy, a named origin may be the gateway's own.
         let is_own = origin == format!("http://{host}") && !is_public || is_named && host_of(&origin) == host;
         if is_own || self.public.as_ref() == Some(&origin) {
-            Ok(Asker::Own)
+            Ok(RequestOrigin::Own)
         } else if is_named {
-            Ok(Asker::Other)
+            Ok(RequestOrigin::Other)
         } else {
             Err(Disallowed::Origin)
         }
@@ -157,7 +157,7 @@ mod tests {
         named: &[&str],
         host: &str,
         origin: Option<&str>,
-    ) -> Result<Asker, Disallowed> {
+    ) -> Result<RequestOrigin, Disallowed> {
         let named: Vec<String> = named.iter().map(|name| (*name).to_owned()).collect();
         let mut headers = HeaderMap::new();
         headers.insert(header::HOST, host.parse().unwrap());
@@ -171,9 +171,9 @@ mod tests {
     #[test]
     fn only_the_gateways_own_origin_and_named_ones_come_in() {
         for host in ["127.0.0.1:3336", "localhost:3336", "[::1]:3336", "192.168.1.5", "LOCALHOST"] {
-            assert_eq!(check(None, &[], host, None), Ok(Asker::Own), "{host}");
+            assert_eq!(check(None, &[], host, None), Ok(RequestOrigin::Own), "{host}");
             let own = format!("http://{host}");
-            assert_eq!(check(None, &[], host, Some(&own)), Ok(Asker::Own), "{host}");
+            assert_eq!(check(None, &[], host, Some(&own)), Ok(RequestOrigin::Own), "{host}");
             for foreign in ["http://evil.example", "null", "http://localhost:1", "https://127.0.0.1:3336", ""]
             {
                 let found = check(None, &[], host, Some(foreign));
@@ -182,8 +182,8 @@ mod tests {
         }
         let named = ["https://Chat.example.org/"];
         let chat = Some("https://chat.example.org");
-        assert_eq!(check(None, &named, "chat.example.org", chat), Ok(Asker::Own));
-        assert_eq!(check(None, &named, "127.0.0.1:1", chat), Ok(Asker::Other));
+        assert_eq!(check(None, &named, "chat.example.org", chat), Ok(RequestOrigin::Own));
+        assert_eq!(check(None, &named, "127.0.0.1:1", chat), Ok(RequestOrigin::Other));
         let other = Some("https://other.example.org");
         assert_eq!(check(None, &named, "chat.example.org", other), Err(Disallowed::Origin));
     }
@@ -192,8 +192,8 @@ mod tests {
     fn the_public_url_is_the_gateways_own_origin_whatever_the_proxy_makes_of_the_host() {
         let public = Some("https://chat.example.org");
         for host in ["chat.example.org", "127.0.0.1:3336"] {
-            assert_eq!(check(public, &[], host, public), Ok(Asker::Own), "{host}");
-            assert_eq!(check(public, &[], host, None), Ok(Asker::Own), "{host}");
+            assert_eq!(check(public, &[], host, public), Ok(RequestOrigin::Own), "{host}");
+            assert_eq!(check(public, &[], host, None), Ok(RequestOrigin::Own), "{host}");
             for foreign in ["http://evil.example", "http://chat.example.org"] {
                 let found = check(public, &[], host, Some(foreign));
                 assert_eq!(found, Err(Disallowed::Origin), "{host} {foreign}");

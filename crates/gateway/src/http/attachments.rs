@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::error::{ErrorBody, HttpError};
-use crate::access::places::Seat;
+use crate::access::connection_limits::Permit;
 use crate::gateway::Gateway;
 use crate::log::refused;
 use crate::session_id::SessionId;
@@ -159,14 +159,14 @@ pub struct Signed {
 /// `GET /storage/v1/object/sign/{bucket}/{path}?token=…`: for anybody with a signed URL.
 pub async fn download(
     State(gateway): State<Arc<Gateway>>,
-    Extension(seat): Extension<Arc<Seat>>,
+    Extension(permit): Extension<Arc<Permit>>,
     Path((bucket, path)): Path<(String, String)>,
     Query(signed): Query<Signed>,
 ) -> Result<Response, HttpError> {
     let missing = || HttpError::new(StatusCode::NOT_FOUND, "there is no such object".into());
     let object = Object::new(&bucket, &path).ok_or_else(missing)?;
     gateway.storage.check(&object, &signed.token).map_err(|e| {
-        refused(seat.client().address, sign::PREFIX, &e.to_string());
+        refused(permit.client().address, sign::PREFIX, &e.to_string());
         HttpError::new(StatusCode::FORBIDDEN, e.to_string())
     })?;
     let unread = |e: object_store::Error| {

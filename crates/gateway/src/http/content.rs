@@ -11,7 +11,7 @@ use futures_util::stream;
 use super::error::{ErrorBody, HttpError};
 use crate::error::RequestError;
 use crate::gateway::Gateway;
-use crate::session::jobs::Kind;
+use crate::session::blocking_pool::Kind;
 use crate::session_id::SessionId;
 
 /// How much is read at a time, in bytes. SQLite comes to each piece over all pages of the content before it.
@@ -78,5 +78,5 @@ async fn read(
 ) -> Result<Option<Vec<u8>>, RequestError> {
     let own = gateway.clone();
     let work = move || Ok(own.root.queue(session)?.read_content(id, offset, PIECE)?);
-    gateway.jobs().run(session, Kind::Read, work).await
+    gateway.pool().run(session, Kind::Read, work).await
 }

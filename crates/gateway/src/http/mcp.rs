@@ -16,7 +16,7 @@ use thread_mcp::http::{Sessions, service};
 use thread_mcp::scope::Scope;
 
 use super::error::HttpError;
-use crate::access::places::Seat;
+use crate::access::connection_limits::Permit;
 use crate::gateway::Gateway;
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -54,12 +54,12 @@ impl Owners {
 
 async fn only_its_owner(
     State(state): State<Arc<(Owners, Sessions)>>,
-    Extension(seat): Extension<Arc<Seat>>,
+    Extension(permit): Extension<Arc<Permit>>,
     mut request: Request,
     next: Next,
 ) -> Response {
     let (owners, sessions) = &*state;
-    let owner = seat.client().address;
+    let owner = permit.client().address;
     let mut shown = None;
     if let Some(marked) = request.headers().get(&SESSION).cloned() {
         let id = marked.to_str().ok().and_then(|marked| owners.id(marked, owner));

@@ -8,7 +8,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use crate::gateway::Gateway;
-use crate::session::jobs::blocking;
+use crate::session::blocking_pool::blocking;
 use crate::session::tallies::Sum;
 
 /// `GET /healthz`: whether the root can be read.
@@ -68,7 +68,7 @@ fn written(gateway: &Gateway, sum: &Sum) -> String {
         "looks_total",
         "counter",
         "Threads that were opened to look at them for whoever watches.",
-        &[("", gateway.look.opened() as f64)],
+        &[("", gateway.inspector.opened() as f64)],
     );
     add("sessions", "gauge", "Sessions below the root.", &[("", number(sum.sessions))]);
     add("sessions_active", "gauge", "Sessions with clients or streams in them.", &[("", number(live.len()))]);

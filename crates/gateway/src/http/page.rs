@@ -170,7 +170,7 @@ pub async fn page(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Re
 
 /// The page tells its script where to open, who answers, whether one may only look, and whether one logs in.
 fn html(gateway: &Gateway) -> String {
-    let nobody_to_talk_to = gateway.agent.is_none() && gateway.look.threads.named().next().is_some();
+    let nobody_to_talk_to = gateway.agent.is_none() && gateway.inspector.threads.named().next().is_some();
     let opens = if nobody_to_talk_to { " data-opens=\"look\"" } else { "" };
     let looks = if gateway.read_only { " data-read-only" } else { "" };
     let logs_in = if gateway.token.is_some() { " data-login" } else { "" };

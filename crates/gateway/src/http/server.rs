@@ -23,8 +23,8 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use super::error::{self, HttpError};
 use super::{agui, attachments, content, login, mcp, metrics, openapi, page, read_only, threads};
-use crate::access::origin::Asker;
-use crate::access::places::{Places, Seat};
+use crate::access::connection_limits::{ConnectionLimits, Permit};
+use crate::access::origin::RequestOrigin;
 use crate::access::proxy::Client;
 use crate::access::token::{Offered, Proof, TokenCheck, cookie_name, offered};
 use crate::gateway::Gateway;
@@ -77,23 +77,23 @@ pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 }
 
 /// Serves until the shutdown.
-pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, places: Places) {
+pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, limits: ConnectionLimits) {
     let routes = routes(&gateway);
-    let places = Arc::new(places);
+    let limits = Arc::new(limits);
     let mut logged: Option<Instant> = None;
     loop {
         let next = async {
-            let door = places.door().await;
-            (door, listener.accept().await)
+            let arrival = limits.arrival().await;
+            (arrival, listener.accept().await)
         };
-        let (door, accepted) = tokio::select! {
+        let (arrival, accepted) = tokio::select! {
             next = next => next,
             () = gateway.shutting_down() => break,
         };
         match accepted {
             Ok((stream, address)) => {
-                let seat = Arc::new(places.arrive(gateway.proxies.peer(address.ip()), door));
-                tokio::spawn(serve_connection(gateway.clone(), routes.clone(), stream, seat));
+                let permit = Arc::new(limits.arrive(gateway.proxies.peer(address.ip()), arrival));
+                tokio::spawn(serve_connection(gateway.clone(), routes.clone(), stream, permit));
             }
             Err(e) => {
                 // Usually out of descriptors, which closing connections will free.
@@ -106,7 +106,7 @@ pub async fn serve(gateway: Arc<Gateway>, listener: TcpListener, places: Places)
         }
     }
     drop(listener);
-    tokio::time::timeout(GRACE, places.all_left()).await.ok();
+    tokio::time::timeout(GRACE, limits.all_left()).await.ok();
 }
 
 fn routes(gateway: &Arc<Gateway>) -> Router {
@@ -157,10 +157,10 @@ fn cors(origins: &[String]) -> CorsLayer {
 }
 
 /// Serves one connection.
-async fn serve_connection(gateway: Arc<Gateway>, routes: Router, stream: TcpStream, seat: Arc<Seat>) {
+async fn serve_connection(gateway: Arc<Gateway>, routes: Router, stream: TcpStream, permit: Arc<Permit>) {
     // Streamed tokens are small, and Nagle's algorithm would delay them.
     stream.set_nodelay(true).ok();
-    let own = seat.clone();
+    let own = permit.clone();
     let service = hyper::service::service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(own.clone());
@@ -175,7 +175,7 @@ async fn serve_connection(gateway: Arc<Gateway>, routes: Router, stream: TcpStre
     tokio::pin!(connection);
     tokio::select! {
         _ = connection.as_mut() => return,
-        () = seat.dismissed() => return,
+        () = permit.dismissed() => return,
         () = gateway.shutting_down() => connection.as_mut().graceful_shutdown(),
     }
     // An error means that the client has disconnected.
@@ -185,23 +185,23 @@ async fn serve_connection(gateway: Arc<Gateway>, routes: Router, stream: TcpStre
 /// Checks a request's `Host` and `Origin`, and its token if it has one; limits the time for its body.
 async fn admit(
     State(gateway): State<Arc<Gateway>>,
-    Extension(seat): Extension<Arc<Seat>>,
+    Extension(permit): Extension<Arc<Permit>>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    let client = gateway.proxies.client(seat.peer(), request.headers());
-    seat.is_for(client);
+    let client = gateway.proxies.client(permit.peer(), request.headers());
+    permit.is_for(client);
     let is_health = request.uri().path() == HEALTH;
-    let asker = match gateway.origins.check(request.headers()) {
+    let origin = match gateway.origins.check(request.headers()) {
         Err(refused) if !is_health => {
             return refuse(client, &request, StatusCode::FORBIDDEN, refused.message());
         }
-        asker => asker.unwrap_or(Asker::Other),
+        origin => origin.unwrap_or(RequestOrigin::Other),
     };
     let cookie = cookie_name(gateway.port);
     let check = match offered(request.headers(), &cookie) {
         _ if gateway.token.is_none() => TokenCheck::Valid(Proof::NotNeeded),
-        Offered::Cookie(_) if asker == Asker::Other => TokenCheck::Missing,
+        Offered::Cookie(_) if origin == RequestOrigin::Other => TokenCheck::Missing,
         Offered::Nothing => TokenCheck::Missing,
         Offered::Bearer(token) if gateway.admits(token) => TokenCheck::Valid(Proof::Token(token.to_owned())),
         Offered::Cookie(value) if gateway.admits_login(value) => {
@@ -211,7 +211,7 @@ async fn admit(
     };
     let is_valid = matches!(check, TokenCheck::Valid(_));
     request.extensions_mut().insert(check);
-    if is_valid && !seat.admit() {
+    if is_valid && !permit.admit() {
         gateway.counters.refused();
         let why = "too many connections; try again later";
         let mut response = refuse(client, &request, StatusCode::SERVICE_UNAVAILABLE, why);
@@ -232,7 +232,7 @@ async fn admit(
 /// Refuses requests without the token.
 async fn require_token(
     State(gateway): State<Arc<Gateway>>,
-    Extension(seat): Extension<Arc<Seat>>,
+    Extension(permit): Extension<Arc<Permit>>,
     Extension(check): Extension<TokenCheck>,
     request: Request,
     next: Next,
@@ -254,7 +254,7 @@ async fn require_token(
         TokenCheck::Missing => "the token is missing; the gateway has it in the file `token` in its root",
     };
     gateway.counters.wrong_token();
-    let mut response = refuse(seat.client(), &request, StatusCode::UNAUTHORIZED, why);
+    let mut response = refuse(permit.client(), &request, StatusCode::UNAUTHORIZED, why);
     response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     response
 }

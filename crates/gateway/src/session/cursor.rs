@@ -1,4 +1,4 @@
-//! A reader's place in a session: the id of the last event it has, and the way from there to the next.
+//! A reader's position in a session: the id of the last event it has, and the way from there to the next.
 //!
 //! A reader that entered long ago, one that comes back with its last id and one that fell behind do the same
 //! thing here. No event is lost on entering: whatever is stored after the reader's position follows it.
@@ -10,13 +10,13 @@ use tokio::sync::watch;
 
 use super::backoff::Backoff;
 use super::event::{Frames, Page, SessionEvent};
-use super::live::{Following, Live, Present};
+use super::live_session::{Following, LiveSession, Present};
 use crate::error::RequestError;
 use crate::session_id::SessionId;
 
-/// A reader's place in a session.
+/// A reader's position in a session.
 pub struct Cursor {
-    live: Arc<Live>,
+    live: Arc<LiveSession>,
     changed: watch::Receiver<u64>,
     /// The id up to which the reader has everything.
     position: i64,
@@ -44,8 +44,8 @@ pub enum Next {
 }
 
 impl Cursor {
-    /// A place in a session after the event with an id.
-    pub fn new(live: Arc<Live>, position: i64) -> Cursor {
+    /// A position in a session, after the event with an id.
+    pub fn new(live: Arc<LiveSession>, position: i64) -> Cursor {
         let (changed, next_notice) = live.subscribe();
         Cursor {
             live,
@@ -78,7 +78,7 @@ impl Cursor {
     }
 
     /// Whether it is in this session.
-    pub fn is_in(&self, live: &Arc<Live>) -> bool {
+    pub fn is_in(&self, live: &Arc<LiveSession>) -> bool {
         Arc::ptr_eq(&self.live, live)
     }
 
@@ -92,7 +92,7 @@ impl Cursor {
         self.live.frames(event)
     }
 
-    /// Goes to another place in the same session.
+    /// Goes to another position in the same session.
     pub fn seek(&mut self, position: i64) {
         self.position = position;
         self.forget();

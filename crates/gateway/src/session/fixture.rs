@@ -10,10 +10,10 @@ use thread::model::subscription::{NO_HANDLER, NewSubscription};
 use thread::{NewEvent, Queue};
 use thread_agent::conversation::{Answer, Message, Run, ToolCall};
 
+use super::blocking_pool::Kind;
 use super::cursor::{Cursor, Next};
 use super::event::SessionEvent;
-use super::jobs::Kind;
-use super::live::{Context, Following, Live, Present, Reader};
+use super::live_session::{Context, Following, LiveSession, Present, Reader};
 use super::root::Root;
 use super::runs::open_runs;
 use super::watch::ChangeWatcher;
@@ -28,7 +28,7 @@ pub const THEM: &str = "external:web:a:dm:b:c";
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// What a reader that has caught up gets, with the notices from a number on, and the number of the next one.
-pub fn present(live: &Live, notices_from: u64) -> (Present, u64) {
+pub fn present(live: &LiveSession, notices_from: u64) -> (Present, u64) {
     match live.following(i64::MAX, notices_from) {
         Following::Nothing(present, next) => (present, next),
         _ => panic!("the session is gone"),
@@ -56,7 +56,7 @@ impl Fixture {
             root: Arc::new(root),
             storage: Arc::new(storage),
             watcher: ChangeWatcher::new().unwrap(),
-            jobs: Default::default(),
+            pool: Default::default(),
             budget: Default::default(),
         };
         Fixture { context: Arc::new(context), session, queue, dir }
@@ -118,21 +118,22 @@ impl Fixture {
 
     /// The session as [`Hub::enter`](super::hub::Hub::enter) makes it, but without its task: it advances when
     /// the test says so.
-    pub async fn live(&self) -> (Arc<Live>, Reader) {
+    pub async fn live(&self) -> (Arc<LiveSession>, Reader) {
         let (root, session) = (self.context.root.clone(), self.session);
         let mut queue = root.queue(session).unwrap();
         let watch = self.context.watcher.watch(&queue);
         let (agent, runs, upto) = open_runs(&mut queue).unwrap();
-        let live = Live::new(session, self.context.clone(), watch, runs, upto);
+        let live = LiveSession::new(session, self.context.clone(), watch, runs, upto);
         (Arc::new(live), Reader { queue: Some(queue), agent: Some(agent), once: false })
     }
 
     /// The session, with everything from its beginning in the ring that has room there.
-    pub async fn live_from_start(&self) -> (Arc<Live>, Reader) {
+    pub async fn live_from_start(&self) -> (Arc<LiveSession>, Reader) {
         let mut queue = self.context.root.queue(self.session).unwrap();
         let watch = self.context.watcher.watch(&queue);
         let (agent, _, _) = open_runs(&mut queue).unwrap();
-        let live = Arc::new(Live::new(self.session, self.context.clone(), watch, Default::default(), 0));
+        let live =
+            Arc::new(LiveSession::new(self.session, self.context.clone(), watch, Default::default(), 0));
         let reader = advance(&live, Reader { queue: Some(queue), agent: Some(agent), once: false }).await;
         (live, reader)
     }
@@ -144,7 +145,7 @@ impl Fixture {
         let read = move || {
             Ok(super::history::event(&mut root.queue(session)?, id)?.expect("there is such an event"))
         };
-        self.context.jobs.run(session, Kind::Read, read).await.unwrap()
+        self.context.pool.run(session, Kind::Read, read).await.unwrap()
     }
 }
 
@@ -158,7 +159,7 @@ pub fn run(message: i64) -> Run {
 }
 
 /// Reads everything that is stored.
-pub async fn advance(live: &Live, mut reader: Reader) -> Reader {
+pub async fn advance(live: &LiveSession, mut reader: Reader) -> Reader {
     loop {
         let more;
         (reader, more) = live.advance(reader).await.unwrap();

@@ -10,15 +10,15 @@ use thread::queue::{Remaining, Selection};
 use thread::{After, Event, Filter, Queue};
 use thread_agent::conversation::{ClientInput, Entry, SELF, Status, is_ending};
 use thread_protocol::event::Role;
-use thread_protocol::method::{HistoryEntry, Place};
+use thread_protocol::method::{HistoryEntry, MessageRef};
 use tokio::time::timeout;
 
+use super::blocking_pool::Kind;
 use super::budget::Share;
 use super::event::{LARGE, LONGEST, SessionEvent};
 use super::frames::{content_of, large_of, message_id};
-use super::jobs::Kind;
-use super::live::Context;
-use super::place::place;
+use super::live_session::Context;
+use super::message_ref::seq_of;
 use crate::error::Result;
 use crate::session_id::SessionId;
 use crate::storage::Storage;
@@ -67,19 +67,19 @@ pub struct Entries {
 pub async fn read(
     context: &Arc<Context>,
     session: SessionId,
-    before: Option<Place>,
+    before: Option<MessageRef>,
     limit: usize,
 ) -> Result<Entries> {
     let (mut room, mut share) = (LARGE, None);
     loop {
-        let (own, place_of) = (context.clone(), before.clone());
+        let (own, message) = (context.clone(), before.clone());
         let work = move || {
             let mut queue = own.root.queue(session)?;
-            let end = place_of.as_ref().map_or(Ok(i64::MAX), |at| place(&mut queue, at))?;
+            let end = message.as_ref().map_or(Ok(i64::MAX), |at| seq_of(&mut queue, at))?;
             let page = self::before(&mut queue, end, limit, room)?;
             Ok((entries(&own.storage, session, &page.messages), page.has_more, page.left_out))
         };
-        let (messages, has_more, left_out) = context.jobs.run(session, Kind::Read, work).await?;
+        let (messages, has_more, left_out) = context.pool.run(session, Kind::Read, work).await?;
         match left_out {
             Some(bytes) if share.is_none() => {
                 match timeout(PATIENCE, context.budget.share(Share::mib_for(bytes))).await {

@@ -8,8 +8,8 @@ use thread::Queue;
 use tokio::time::timeout;
 
 use super::backoff::Backoff;
-use super::jobs::Kind;
-use super::live::{Context, Live, Reader};
+use super::blocking_pool::Kind;
+use super::live_session::{Context, LiveSession, Reader};
 use super::runs::{AgentView, open_runs};
 use super::sub_agents;
 use super::watch::SessionWatch;
@@ -22,7 +22,7 @@ const LINGER: Duration = Duration::from_secs(3);
 /// The sessions that somebody reads.
 pub struct Hub {
     pub context: Arc<Context>,
-    all: Mutex<HashMap<SessionId, Weak<Live>>>,
+    all: Mutex<HashMap<SessionId, Weak<LiveSession>>>,
 }
 
 impl Hub {
@@ -35,14 +35,14 @@ impl Hub {
     /// # Errors
     ///
     /// [`RequestError::UnknownSession`]; errors of the thread.
-    pub async fn enter(&self, session: SessionId) -> Result<Arc<Live>> {
+    pub async fn enter(&self, session: SessionId) -> Result<Arc<LiveSession>> {
         if let Some(live) = self.live(session) {
             return Ok(live);
         }
         let context = self.context.clone();
         let (queue, watch, agent, runs, upto) = self
             .context
-            .jobs
+            .pool
             .run(session, Kind::Read, move || {
                 let mut queue = context.root.queue(session)?;
                 // Watched before it is read, so that events stored in between are noticed.
@@ -51,7 +51,7 @@ impl Hub {
                 Ok((queue, watch, agent, runs, upto))
             })
             .await?;
-        let live = Arc::new(Live::new(session, self.context.clone(), watch.clone(), runs, upto));
+        let live = Arc::new(LiveSession::new(session, self.context.clone(), watch.clone(), runs, upto));
         let mut all = self.all();
         if let Some(other) = all.get(&session).and_then(Weak::upgrade).filter(|other| !other.is_gone()) {
             // Another reader came at the same time.
@@ -66,17 +66,17 @@ impl Hub {
     }
 
     /// The session, if somebody reads it.
-    pub fn live(&self, session: SessionId) -> Option<Arc<Live>> {
+    pub fn live(&self, session: SessionId) -> Option<Arc<LiveSession>> {
         let live = self.all().get(&session)?.upgrade();
         live.filter(|live| !live.is_gone())
     }
 
     /// The sessions that somebody reads.
-    pub fn everything(&self) -> Vec<Arc<Live>> {
+    pub fn everything(&self) -> Vec<Arc<LiveSession>> {
         self.all().values().filter_map(Weak::upgrade).collect()
     }
 
-    fn all(&self) -> MutexGuard<'_, HashMap<SessionId, Weak<Live>>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<SessionId, Weak<LiveSession>>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -84,7 +84,7 @@ impl Hub {
 /// Reads new events of a session, until nobody reads it any more.
 async fn follow(
     context: Arc<Context>,
-    live: Weak<Live>,
+    live: Weak<LiveSession>,
     watch: Arc<SessionWatch>,
     queue: Queue,
     agent: AgentView,
@@ -135,7 +135,7 @@ async fn close(context: &Context, session: SessionId, reader: &mut Reader) {
         Ok(())
     };
     // It fails only when the runtime is shutting down.
-    context.jobs.run(session, Kind::Read, close).await.ok();
+    context.pool.run(session, Kind::Read, close).await.ok();
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! Sessions on disk, each a thread in a directory of its own, and who reads them.
 //!
 //! Reading and writing threads may block on the disk, so none of it runs on the threads that serve
-//! connections: see [`jobs`].
+//! connections: see [`blocking_pool`].
 
 mod backoff;
+pub mod blocking_pool;
 pub mod budget;
 pub mod cursor;
 pub mod event;
@@ -12,9 +13,8 @@ mod fixture;
 pub mod frames;
 pub mod history;
 pub mod hub;
-pub mod jobs;
-pub mod live;
-pub mod place;
+pub mod live_session;
+pub mod message_ref;
 pub mod root;
 pub mod run_log;
 pub mod runs;

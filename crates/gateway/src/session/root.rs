@@ -26,11 +26,11 @@ use thread::queue::{Remaining, Selection};
 use thread::run::stop::Stopping;
 use thread::{After, Error, Event, Filter, NewEvent, Queue};
 use thread_agent::conversation::{self, Entry, Fork, SELF, end_key, ending_of, is_ending};
-use thread_protocol::method::Place;
+use thread_protocol::method::MessageRef;
 use thread_sessions::root::DELETING;
 
-use super::jobs::BUSY;
-use super::place::place;
+use super::blocking_pool::BUSY;
+use super::message_ref::seq_of;
 use crate::agent::Agent;
 use crate::error::{RequestError, Result};
 use crate::session_id::SessionId;
@@ -134,7 +134,7 @@ impl Root {
     ) -> Result<String> {
         let mut queue = self.queue(from)?;
         let end = match before {
-            Some(before) => place(&mut queue, &Place::Id(before.to_owned()))?,
+            Some(before) => seq_of(&mut queue, &MessageRef::Id(before.to_owned()))?,
             None => i64::MAX,
         };
         // What the messages show is kept for both. Others may have put names of files there that are not theirs.

@@ -11,15 +11,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use thread::Queue;
-use thread::care::prune::{self, Old, Request};
 use thread::files::{DB, JSONL};
+use thread::maintenance::prune::{self, Old, Request};
 use thread::model::time::{self, Time};
 use thread_agent::sub_agent::threads_in;
 use thread_sessions::turns::Threads;
 
+use super::blocking_pool::{BUSY, Kind, blocking};
 use super::event::for_each;
-use super::jobs::{BUSY, Kind, blocking};
-use super::live::Context;
+use super::live_session::Context;
 use super::runs::open_runs;
 use crate::error::{RequestError, Result};
 
@@ -64,7 +64,7 @@ async fn sweep(context: &Context, thread: &Threads, keep: Duration) -> Result<()
     for listed in entries.into_iter().take_while(|listed| swept.is_none_or(|swept| listed.active > swept)) {
         let dir = context.root.path_of(listed.id);
         let work = move || sweep_session(&dir, before, swept);
-        match context.jobs.run(listed.id, Kind::Write, work).await {
+        match context.pool.run(listed.id, Kind::Write, work).await {
             Ok(()) | Err(RequestError::UnknownSession(_)) => {}
             Err(RequestError::Locked) => is_complete = false,
             Err(e) => e.log(&format!("session {}: its stream cannot be deleted", listed.id)),

@@ -20,10 +20,10 @@ use thread_agent::sub_agent::{Sub, threads_in};
 use thread_protocol::event::SubAgent;
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
+use super::blocking_pool::{BUSY, Kind};
 use super::event::LARGE;
 use super::frames::notice;
-use super::jobs::{BUSY, Kind};
-use super::live::Live;
+use super::live_session::LiveSession;
 use crate::error::Result;
 use crate::session_id::SessionId;
 
@@ -41,7 +41,7 @@ struct Reader {
 
 /// Relays the output of the sub-agents of open calls, for as long as there are any and somebody reads the
 /// session, whose directory is `dir`.
-pub async fn relay(live: Weak<Live>, dir: PathBuf) {
+pub async fn relay(live: Weak<LiveSession>, dir: PathBuf) {
     let mut followed = Followed::new();
     while let Some(session) = live.upgrade() {
         let Some((calls, inherited)) = session.calls_to_relay() else { return };

@@ -25,7 +25,7 @@ use thread_sessions::turns::Threads;
 
 use crate::access::token::read_or_create_secret;
 use crate::error::StartError;
-use crate::session::jobs;
+use crate::session::blocking_pool;
 use crate::session_id::SessionId;
 use sign::Signer;
 
@@ -73,7 +73,7 @@ impl Storage {
             StartError::failed(format!("{} cannot be used: {e}", dir.display()), "check its permissions")
         };
         let folder = open_dir(rustix::fs::CWD, &dir).map_err(|e| unusable(e.to_string()))?;
-        let threads = jobs::storage();
+        let threads = blocking_pool::storage();
         Ok(Storage { dir, folder, threads, remote, signer, base, other_origins })
     }
 

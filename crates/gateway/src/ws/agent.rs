@@ -10,8 +10,8 @@ use super::caller::{Caller, Reply, parse_session};
 use super::commands::{self, Command, Parsed};
 use super::sessions;
 use crate::error::{RequestError, Result};
-use crate::session::jobs::Kind;
-use crate::session::live::test_delay;
+use crate::session::blocking_pool::Kind;
+use crate::session::live_session::test_delay;
 use crate::session::write::{self, ClientMessage};
 use crate::session_id::SessionId;
 

@@ -9,9 +9,9 @@ use tokio_tungstenite::tungstenite::Utf8Bytes;
 
 use crate::error::{RequestError, Result};
 use crate::gateway::Gateway;
+use crate::session::blocking_pool::Kind;
 use crate::session::budget::Share;
-use crate::session::jobs::Kind;
-use crate::session::live::Live;
+use crate::session::live_session::LiveSession;
 use crate::session::write::{Accepted, Author};
 use crate::session_id::SessionId;
 
@@ -38,11 +38,11 @@ pub struct Done {
 
 /// Where a connection reads from once a request is answered.
 #[derive(Default)]
-pub enum Place {
+pub enum Subscribe {
     #[default]
     Stay,
     At {
-        live: Arc<Live>,
+        live: Arc<LiveSession>,
         position: i64,
         /// The event after which the response is written; `None` writes it before all events.
         respond_after: Option<i64>,
@@ -52,7 +52,7 @@ pub enum Place {
 /// The outcome of a method.
 pub struct Reply<P> {
     pub payload: P,
-    pub place: Place,
+    pub subscribe: Subscribe,
     /// A message that was stored.
     pub queued: Option<Accepted>,
     /// A frame for this client alone, after the response.
@@ -65,20 +65,20 @@ pub struct Reply<P> {
 
 impl<P> From<P> for Reply<P> {
     fn from(payload: P) -> Reply<P> {
-        Reply { payload, place: Place::Stay, queued: None, then: None, list: None, share: None }
+        Reply { payload, subscribe: Subscribe::Stay, queued: None, then: None, list: None, share: None }
     }
 }
 
 impl<P> Reply<P> {
     /// The connection is in the session at `position` from then on.
-    pub fn at(payload: P, live: Arc<Live>, position: i64) -> Reply<P> {
-        Reply { place: Place::At { live, position, respond_after: None }, ..payload.into() }
+    pub fn at(payload: P, live: Arc<LiveSession>, position: i64) -> Reply<P> {
+        Reply { subscribe: Subscribe::At { live, position, respond_after: None }, ..payload.into() }
     }
 
     /// The same with another payload.
     pub fn map<Q>(self, change: impl FnOnce(P) -> Q) -> Reply<Q> {
-        let Reply { payload, place, queued, then, list, share } = self;
-        Reply { payload: change(payload), place, queued, then, list, share }
+        let Reply { payload, subscribe, queued, then, list, share } = self;
+        Reply { payload: change(payload), subscribe, queued, then, list, share }
     }
 }
 
@@ -99,7 +99,7 @@ impl Caller {
     ///
     /// # Errors
     ///
-    /// [`RequestError::NotNow`]: the session is being deleted. As [`Jobs::run`](crate::session::jobs::Jobs::run).
+    /// [`RequestError::NotNow`]: the session is being deleted. As [`BlockingPool::run`](crate::session::blocking_pool::BlockingPool::run).
     pub async fn run<T: Send + 'static>(
         &self,
         session: SessionId,
@@ -108,7 +108,7 @@ impl Caller {
     ) -> Result<T> {
         // Not after the deletion, whose turn may take seconds.
         self.gateway.root.refuse_deleted(session)?;
-        self.gateway.jobs().run(session, kind, work).await
+        self.gateway.pool().run(session, kind, work).await
     }
 }
 

@@ -5,14 +5,14 @@
 use thread_protocol::event;
 use thread_protocol::method::{Acceptance, Accepted, ListParams};
 
-use super::caller::{Caller, Place, Reply};
+use super::caller::{Caller, Reply, Subscribe};
 use super::runs::request_cancel;
 use super::sessions;
 use crate::error::Result;
+use crate::session::blocking_pool::Kind;
 use crate::session::excerpt::TITLE;
 use crate::session::frames::notice;
 use crate::session::history;
-use crate::session::jobs::Kind;
 use crate::session::write;
 use crate::session_id::SessionId;
 
@@ -69,7 +69,7 @@ pub fn parse(text: &str) -> Parsed<'_> {
 #[derive(Default)]
 struct Answer {
     text: String,
-    place: Place,
+    subscribe: Subscribe,
     list: Option<Vec<SessionId>>,
 }
 
@@ -83,10 +83,10 @@ impl From<String> for Answer {
 /// says so in its answer.
 pub async fn execute(caller: &Caller, command: Command<'_>) -> Reply<Accepted> {
     let answer = answer(caller, command).await;
-    let Answer { text, place, list } = answer.unwrap_or_else(|e| format!("Error: {e}").into());
-    let session = match &place {
-        Place::At { live, .. } => Some(live.session),
-        Place::Stay => caller.session,
+    let Answer { text, subscribe, list } = answer.unwrap_or_else(|e| format!("Error: {e}").into());
+    let session = match &subscribe {
+        Subscribe::At { live, .. } => Some(live.session),
+        Subscribe::Stay => caller.session,
     };
     let message = event::Message {
         role: event::Role::System,
@@ -104,7 +104,7 @@ pub async fn execute(caller: &Caller, command: Command<'_>) -> Reply<Accepted> {
         session_id: session.map(|session| session.to_string()),
         status: Acceptance::Accepted,
     };
-    Reply { place, list, then: Some(notice(message, session, None)), ..payload.into() }
+    Reply { subscribe, list, then: Some(notice(message, session, None)), ..payload.into() }
 }
 
 async fn answer(caller: &Caller, command: Command<'_>) -> Result<Answer> {
@@ -114,7 +114,7 @@ async fn answer(caller: &Caller, command: Command<'_>) -> Result<Answer> {
             let title = title.map(|title| crate::session::excerpt::beginning(title, TITLE));
             let reply = sessions::new(caller, thread_protocol::method::NewParams { title }).await?;
             let text = format!("Switched to the new session {}.", reply.payload.session_id);
-            Answer { text, place: reply.place, list: None }
+            Answer { text, subscribe: reply.subscribe, list: None }
         }
         Command::Sessions => list(caller).await?,
         Command::Session(which) => match resolve(caller, which) {
@@ -124,7 +124,7 @@ async fn answer(caller: &Caller, command: Command<'_>) -> Result<Answer> {
             Some(session) => {
                 let reply = sessions::enter(caller, session, None).await?;
                 let text = format!("Switched to {} ({session}).", or_untitled(&reply.payload.title));
-                Answer { text, place: reply.place, list: None }
+                Answer { text, subscribe: reply.subscribe, list: None }
             }
         },
         Command::History(count) => recent(caller, count).await?.into(),

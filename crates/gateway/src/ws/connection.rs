@@ -22,16 +22,16 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until, timeout};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
-use super::caller::{Caller, Done, Place, Reply};
+use super::caller::{Caller, Done, Reply, Subscribe};
 use super::methods;
 use super::socket::{self, Reader, Received, Writer};
-use crate::access::places::Seat;
+use crate::access::connection_limits::Permit;
 use crate::access::token::Proof;
 use crate::gateway::Gateway;
 use crate::log;
 use crate::session::cursor::{Cursor, Next};
 use crate::session::frames::notice;
-use crate::session::live::Present;
+use crate::session::live_session::Present;
 use crate::session::write::{Accepted, Author, short};
 use crate::session_id::SessionId;
 
@@ -49,7 +49,7 @@ const BEHIND_AFTER: Duration = Duration::from_millis(250);
 pub async fn serve(
     gateway: Arc<Gateway>,
     upgraded: Upgraded,
-    seat: Arc<Seat>,
+    permit: Arc<Permit>,
     origins: Vec<String>,
     admitted: Option<Proof>,
 ) {
@@ -58,9 +58,9 @@ pub async fn serve(
         reader.trust();
     }
     let client = tokio::select! {
-        client = handshake(&gateway, &seat, &mut reader, &mut writer, admitted) => client,
+        client = handshake(&gateway, &permit, &mut reader, &mut writer, admitted) => client,
         () = gateway.shutting_down() => Err(End::Close(Close::GoingAway)),
-        () = seat.dismissed() => Err(End::Gone),
+        () = permit.dismissed() => Err(End::Gone),
     };
     let end = match client {
         Err(end) => end,
@@ -100,11 +100,11 @@ pub async fn serve(
         }
     };
     if !matches!(why, Close::GoingAway | Close::Silent) {
-        log::refused(seat.client().address, "/ws", why.reason());
+        log::refused(permit.client().address, "/ws", why.reason());
     }
     tokio::select! {
         () = socket::close(reader, writer, answer, why) => {}
-        () = seat.dismissed() => {}
+        () = permit.dismissed() => {}
     }
 }
 
@@ -164,7 +164,7 @@ impl Alive {
 /// Waits for `connect` and answers it. Returns who the client is, and why it was let in.
 async fn handshake(
     gateway: &Gateway,
-    seat: &Seat,
+    permit: &Permit,
     reader: &mut Reader,
     writer: &mut Writer,
     admitted: Option<Proof>,
@@ -183,7 +183,7 @@ async fn handshake(
         }
     };
     let request = timeout(CONNECT_TIMEOUT, request).await.map_err(|_| End::Close(Close::NotConnected))??;
-    let refusal = match check(gateway, seat, &request, admitted) {
+    let refusal = match check(gateway, permit, &request, admitted) {
         Ok((author, proof)) => {
             reader.trust();
             let connected = Connected {
@@ -210,7 +210,7 @@ async fn send(writer: &mut Writer, text: Utf8Bytes) -> Result<(), End> {
 /// Checks the first request. An error is the message for the client, its code, and why its connection is closed.
 fn check(
     gateway: &Gateway,
-    seat: &Seat,
+    permit: &Permit,
     request: &Request,
     admitted: Option<Proof>,
 ) -> Result<(Author, Proof), (String, &'static str, Close)> {
@@ -230,7 +230,7 @@ fn check(
         gateway.counters.wrong_token();
         return refuse("wrong or missing token", code::UNAUTHORIZED, Close::Unauthorized);
     };
-    if !seat.admit() {
+    if !permit.admit() {
         gateway.counters.refused();
         return refuse("too many connections; try again later", code::TOO_MANY_CONNECTIONS, Close::Full);
     }
@@ -427,14 +427,14 @@ impl Connection {
     /// Answers a request that was carried out, and does what it asks of the connection.
     async fn finish(&mut self, done: Done) -> Result<(), End> {
         let Done { id, reply } = done;
-        let Reply { payload: response, place, queued, then, list, share } = reply;
+        let Reply { payload: response, subscribe, queued, then, list, share } = reply;
         if let Some(list) = list {
             self.caller.last_list = Arc::new(list);
         }
         let mut after = None;
-        match place {
-            Place::Stay => {}
-            Place::At { live, position, respond_after } => {
+        match subscribe {
+            Subscribe::Stay => {}
+            Subscribe::At { live, position, respond_after } => {
                 if self.caller.session != Some(live.session) {
                     self.leave();
                     self.caller.session = Some(live.session);

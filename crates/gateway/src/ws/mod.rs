@@ -18,8 +18,8 @@ use axum::response::{IntoResponse, Response};
 use hyper::upgrade::OnUpgrade;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
+use crate::access::connection_limits::Permit;
 use crate::access::origin;
-use crate::access::places::Seat;
 use crate::access::token::TokenCheck;
 use crate::counters::Counted;
 use crate::gateway::Gateway;
@@ -27,7 +27,7 @@ use crate::gateway::Gateway;
 /// `GET /ws`.
 pub async fn upgrade(
     State(gateway): State<Arc<Gateway>>,
-    Extension(seat): Extension<Arc<Seat>>,
+    Extension(permit): Extension<Arc<Permit>>,
     Extension(check): Extension<TokenCheck>,
     mut request: Request,
 ) -> Response {
@@ -47,7 +47,7 @@ pub async fn upgrade(
                 TokenCheck::Valid(proof) => Some(proof),
                 TokenCheck::Invalid | TokenCheck::Missing => None,
             };
-            connection::serve(gateway, upgraded, seat, origins, proof).await;
+            connection::serve(gateway, upgraded, permit, origins, proof).await;
         }
     });
     let headers = [

@@ -4,7 +4,7 @@ use thread_protocol::method::{CancelParams, CancelRequested, Nothing, Permission
 
 use super::caller::{Caller, Reply, parse_session};
 use crate::error::Result;
-use crate::session::jobs::Kind;
+use crate::session::blocking_pool::Kind;
 use crate::session::write;
 use crate::session_id::SessionId;
 

@@ -9,12 +9,12 @@ use thread_protocol::method::{
 
 use serde_json::value::RawValue;
 
-use super::caller::{Caller, Place, Reply, parse_session};
+use super::caller::{Caller, Reply, Subscribe, parse_session};
 use crate::error::{RequestError, Result};
+use crate::session::blocking_pool::{Kind, blocking};
 use crate::session::event::{Frames, LARGE};
 use crate::session::history;
-use crate::session::jobs::{Kind, blocking};
-use crate::session::live::test_delay;
+use crate::session::live_session::test_delay;
 use crate::session::root::Copying;
 use crate::session::runs::open_runs;
 use crate::session::{frames, search, write};
@@ -136,7 +136,7 @@ pub async fn enter(caller: &Caller, session: SessionId, after: Option<u64>) -> R
     };
     let (switched, position, respond_after) = caller.run(session, Kind::Read, work).await?;
     test_delay().await;
-    Ok(Reply { place: Place::At { live, position, respond_after }, ..switched.into() })
+    Ok(Reply { subscribe: Subscribe::At { live, position, respond_after }, ..switched.into() })
 }
 
 /// `sessions.history`.

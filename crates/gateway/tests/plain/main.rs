@@ -181,7 +181,7 @@ async fn what_was_said_is_read_page_by_page() {
     loop {
         let params = HistoryParams { limit: Some(2), before, ..HistoryParams::default() };
         let page = talk.0.call::<SessionsHistory>(&params).await.unwrap();
-        before = Some(method::Place::Seq(page.messages[0].seq.try_into().unwrap()));
+        before = Some(method::MessageRef::Seq(page.messages[0].seq.try_into().unwrap()));
         said.splice(0..0, page.messages.into_iter().map(|entry| entry.content));
         if !page.has_more {
             break;

@@ -323,7 +323,7 @@ pub async fn info(scope: &Arc<Scope>, args: InfoArgs) -> Result<Info> {
             let mut consumers = Vec::new();
             for subscription in queue.subscriptions()? {
                 // A filter that is broken or slow lets something through, as far as is known.
-                let look = queue.look(&subscription, Some(until));
+                let look = queue.scan_pending(&subscription, Some(until));
                 consumers.push(Consumer {
                     cursor: subscription.last_acked_id,
                     pending: look.map_or(true, |look| look.first.is_some() || look.cut_short),

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use measure::{Pairs, quantile, run, run_shell};
 use server::Server;
-use thread::model::place::Place;
+use thread::model::location::Location;
 use thread::model::subscription::ConsumerId;
 use thread::{NewEvent, Queue};
 
@@ -41,7 +41,7 @@ fn main() {
     // Before there is any other thread.
     // SAFETY: nobody reads the environment meanwhile.
     unsafe { std::env::set_var("XDG_STATE_HOME", server.dir.join("state")) };
-    thread::queue::places::add(thread_postgres::SCHEME);
+    thread::queue::locations::add(thread_postgres::SCHEME);
     println!(
         "{}, {}\n",
         server.sql("SHOW server_version"),
@@ -89,10 +89,10 @@ fn content() -> String {
 impl Server {
     /// A new thread, in the schema `thread` that all of them share.
     fn thread(&self, name: &str) -> String {
-        let place =
+        let location =
             format!("postgres:///bench?host={}&port={}&user=postgres#{name}", self.dir.display(), self.port);
-        (thread_postgres::SCHEME.init)(&Place::from(&place)).unwrap();
-        place
+        (thread_postgres::SCHEME.init)(&Location::from(&location)).unwrap();
+        location
     }
 
     fn number_of(&self, name: &str) -> String {
@@ -100,15 +100,15 @@ impl Server {
     }
 
     /// The command line, on a machine of its own.
-    fn command(&self, place: &str, args: &[&str]) -> Command {
+    fn command(&self, location: &str, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_thread-postgres"));
-        command.args(args).env("THREAD_DIR", place).env("XDG_STATE_HOME", self.dir.join("machine"));
+        command.args(args).env("THREAD_DIR", location).env("XDG_STATE_HOME", self.dir.join("machine"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).current_dir(&self.dir);
         command
     }
 
-    fn worker(&self, place: &str) -> Worker {
-        let child = self.command(place, &["dispatch", "--follow"]).spawn().unwrap();
+    fn worker(&self, location: &str) -> Worker {
+        let child = self.command(location, &["dispatch", "--follow"]).spawn().unwrap();
         Worker { child }
     }
 
@@ -158,7 +158,7 @@ fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 
 /// One event, by a process of its own: against one by psql, with the same counter row, in one statement.
 fn push(server: &Server) {
-    let (place, _) = (server.thread("push"), server.thread("psql"));
+    let (location, _) = (server.thread("push"), server.thread("psql"));
     let number = server.number_of("psql");
     let text = content();
     let sql = format!(
@@ -169,7 +169,7 @@ fn push(server: &Server) {
     );
     let pairs = Pairs::measure(
         40,
-        || run(&mut server.command(&place, &["push", "--content", &text])).wall,
+        || run(&mut server.command(&location, &["push", "--content", &text])).wall,
         || run(server.psql().args(["-c", &sql])).wall,
     );
     let (ours, theirs) = pairs.medians();
@@ -188,9 +188,9 @@ fn copy(server: &Server) {
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..5 {
         n += 1;
-        let place = server.thread(&format!("batch{n}"));
+        let location = server.thread(&format!("batch{n}"));
         server.sql("CHECKPOINT");
-        let mut command = server.command(&place, &["push", "--batch"]);
+        let mut command = server.command(&location, &["push", "--batch"]);
         ours.push(run(command.stdin(fs::File::open(&lines).unwrap())).wall);
         let name = format!("copy{n}");
         server.thread(&name);
@@ -224,7 +224,7 @@ fn copy(server: &Server) {
 /// sends the same statements in the same messages.
 fn pgbench(server: &Server) {
     const TIME: Duration = Duration::from_secs(5);
-    let places: Vec<String> = (0..THREADS).map(|n| server.thread(&format!("many{n}"))).collect();
+    let locations: Vec<String> = (0..THREADS).map(|n| server.thread(&format!("many{n}"))).collect();
     let first: u64 = server.number_of("many0").parse().unwrap();
     let text = content();
     let script = format!(
@@ -257,7 +257,7 @@ BEGIN \; SET LOCAL synchronous_commit = off \; NOTIFY bench_notices, 'emany' \; 
         let began = Instant::now();
         std::thread::scope(|scope| {
             for pusher in 0..PUSHERS {
-                let (done, count, places, text) = (&done, &count, &places, &text);
+                let (done, count, locations, text) = (&done, &count, &locations, &text);
                 scope.spawn(move || {
                     let event = NewEvent::new("self", "message", None, text.as_str()).unwrap();
                     let mut random = pusher as u64;
@@ -266,8 +266,8 @@ BEGIN \; SET LOCAL synchronous_commit = off \; NOTIFY bench_notices, 'emany' \; 
                         random = random
                             .wrapping_mul(6_364_136_223_846_793_005)
                             .wrapping_add(1_442_695_040_888_963_407);
-                        let place = &places[((random >> 33) % THREADS) as usize];
-                        Queue::open(place).unwrap().push(&event).unwrap();
+                        let location = &locations[((random >> 33) % THREADS) as usize];
+                        Queue::open(location).unwrap().push(&event).unwrap();
                         count.fetch_add(1, Ordering::Relaxed);
                     }
                 });
@@ -293,11 +293,11 @@ BEGIN \; SET LOCAL synchronous_commit = off \; NOTIFY bench_notices, 'emany' \; 
 /// From the beginning of a push, on a connection that is there, to the first act of its handler, which a worker on
 /// another connection starts.
 fn latency(server: &Server) {
-    let place = server.thread("latency");
-    let mut queue = Queue::open(&place).unwrap();
+    let location = server.thread("latency");
+    let mut queue = Queue::open(&location).unwrap();
     let handler = "date +%s%N >acted.new; mv acted.new acted";
-    run(&mut server.command(&place, &["subscribe", "bot", handler, "--deliver", "stdin"]));
-    let _worker = server.worker(&place);
+    run(&mut server.command(&location, &["subscribe", "bot", handler, "--deliver", "stdin"]));
+    let _worker = server.worker(&location);
     let acted = server.dir.join("acted");
     let number = server.number_of("latency");
     let mut times = Vec::new();
@@ -326,14 +326,14 @@ fn latency(server: &Server) {
 
 /// End to end: an hour's worth of events, each pushed alone, and then handled, here and by Procrastinate.
 fn neighbour(server: &Server) {
-    let place = server.thread("hour");
+    let location = server.thread("hour");
     let number = server.number_of("hour");
     server.sql("ALTER SYSTEM SET autovacuum = off");
     server.sql("SELECT pg_reload_conf()");
     server.sql("VACUUM");
     let (dead_before, _) = server.dead_and_bytes("thread");
     let before = server.wal();
-    let mut queue = Queue::open(&place).unwrap();
+    let mut queue = Queue::open(&location).unwrap();
     let text = content();
     let event = NewEvent::new("self", "message", None, text.as_str()).unwrap();
     let began = Instant::now();
@@ -341,10 +341,10 @@ fn neighbour(server: &Server) {
         queue.push(&event).unwrap();
     }
     let pushed = HOUR as f64 / began.elapsed().as_secs_f64();
-    run(&mut server.command(&place, &["subscribe", "bot", "cat >/dev/null", "--deliver", "stdin"]));
+    run(&mut server.command(&location, &["subscribe", "bot", "cat >/dev/null", "--deliver", "stdin"]));
     let handle = |upto: usize| -> f64 {
         let began = Instant::now();
-        let _worker = server.worker(&place);
+        let _worker = server.worker(&location);
         wait_until("all to be handled", || server.cursor(&number) >= upto as u64);
         began.elapsed().as_secs_f64()
     };
@@ -357,9 +357,9 @@ fn neighbour(server: &Server) {
     for _ in 0..ALONE {
         queue.push(&event).unwrap();
     }
-    run(&mut server.command(&place, &["unsubscribe", "bot"]));
+    run(&mut server.command(&location, &["unsubscribe", "bot"]));
     let alone = ["subscribe", "bot", "cat >/dev/null", "--deliver", "stdin", "--batch-size", "1"];
-    run(&mut server.command(&place, &alone));
+    run(&mut server.command(&location, &alone));
     let alone = ALONE as f64 / handle(HOUR + ALONE);
     // From the first run's start to the last one's end, without that of the worker.
     let runs = queue.store().runs(&ConsumerId::stored("bot"), ALONE).unwrap();
@@ -418,25 +418,25 @@ fn procrastinate(server: &Server) -> Option<serde_json::Value> {
 /// Tables under load, with prune and autovacuum: their size after three rounds and after ten.
 fn flat(server: &Server) {
     const ROUND: usize = 20_000;
-    let place = server.thread("flat");
+    let location = server.thread("flat");
     server.sql("TRUNCATE thread.events");
     let lines = server.dir.join("round");
     let line = format!("{{\"source\":\"self\",\"type\":\"message\",\"content\":\"{}\"}}\n", content());
     fs::write(&lines, line.repeat(ROUND)).unwrap();
-    run(&mut server.command(&place, &["subscribe", "bot", "cat >/dev/null", "--deliver", "stdin"]));
+    run(&mut server.command(&location, &["subscribe", "bot", "cat >/dev/null", "--deliver", "stdin"]));
     let number = server.number_of("flat");
-    let _worker = server.worker(&place);
+    let _worker = server.worker(&location);
     let vacuums = || -> u64 {
         let sql = "SELECT autovacuum_count FROM pg_stat_user_tables WHERE schemaname = 'thread' AND relname = 'events'";
         server.sql(sql).parse().unwrap()
     };
     let mut sizes = Vec::new();
     for round in 1..=10 {
-        let mut command = server.command(&place, &["push", "--batch"]);
+        let mut command = server.command(&location, &["push", "--batch"]);
         run(command.stdin(fs::File::open(&lines).unwrap()));
         wait_until("the events", || server.cursor(&number) == (round * ROUND) as u64);
         let before = vacuums();
-        run(&mut server.command(&place, &["prune", "--keep", "1000"]));
+        run(&mut server.command(&location, &["prune", "--keep", "1000"]));
         wait_until("autovacuum", || vacuums() > before);
         sizes.push(server.dead_and_bytes("thread").1 as f64 / 1e6);
     }

@@ -1,5 +1,5 @@
-//! The program `thread-agent-postgres`: `thread agent` for threads in places that begin with `postgres://`.
-//! `thread-agent` executes it when it is given such a place.
+//! The program `thread-agent-postgres`: `thread agent` for threads in locations that begin with `postgres://`.
+//! `thread-agent` executes it when it is given such a location.
 
 // Links the unwinder statically, as `thread` does.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -7,6 +7,6 @@
 unsafe extern "C" {}
 
 fn main() -> std::process::ExitCode {
-    thread::queue::places::add(thread_postgres::SCHEME);
+    thread::queue::locations::add(thread_postgres::SCHEME);
     thread_agent::cli::main(std::env::args_os().collect())
 }

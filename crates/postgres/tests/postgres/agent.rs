@@ -9,10 +9,10 @@ const ADA: &str = "external:web:main:dm:default:ada";
 
 /// A machine with a worker and this agent, which is a shell script; `None` without a server.
 fn with_agent(protocol: &str, script: &str) -> Option<Machine> {
-    let mut machine = Machine::new(&server()?.place());
-    // Which hands over to the one that knows such places; both are found beside this one's `thread`.
+    let mut machine = Machine::new(&server()?.location());
+    // Which hands over to the one that knows such locations; both are found beside this one's `thread`.
     thread_testkit::program("thread-agent");
-    machine.ok(&["init", &machine.place]);
+    machine.ok(&["init", &machine.location]);
     fs::write(machine.path("agent.sh"), script).unwrap();
     machine.ok(&["agent", "install", "--protocol", protocol, "--idle", "1s", "--", "sh", "agent.sh"]);
     machine.start_worker(&["--lease", "4s"]);
@@ -36,9 +36,9 @@ fn answers(machine: &Machine) -> Vec<String> {
 
 #[test]
 fn a_conversation_is_answered_in_order() {
-    let script = "read x; [ \"$THREAD_DIR\" = \"$(cat place)\" ] && echo \"heard $x\"";
+    let script = "read x; [ \"$THREAD_DIR\" = \"$(cat location)\" ] && echo \"heard $x\"";
     let Some(machine) = with_agent("exec", script) else { return };
-    fs::write(machine.path("place"), &machine.place).unwrap();
+    fs::write(machine.path("location"), &machine.location).unwrap();
     for text in ["one", "two", "three"] {
         say(&machine, text);
     }

@@ -5,9 +5,9 @@ use crate::preload::{self, Clock};
 use crate::server::server;
 
 /// A machine whose clock is wrong by so many seconds.
-pub fn machine_at(place: &str, seconds: i64) -> Option<Machine> {
+pub fn machine_at(location: &str, seconds: i64) -> Option<Machine> {
     let library = preload::library()?;
-    let mut machine = Machine::new(place);
+    let mut machine = Machine::new(location);
     let clock = Clock::new(machine.path("clock"));
     clock.step(seconds);
     machine.variables.push(("LD_PRELOAD", library.to_str().unwrap().to_owned()));
@@ -18,12 +18,13 @@ pub fn machine_at(place: &str, seconds: i64) -> Option<Machine> {
 #[test]
 fn a_clock_that_is_two_minutes_wrong_takes_no_lease_and_keeps_none() {
     let Some(server) = server() else { return };
-    let place = server.place();
-    let mut right = Machine::new(&place);
-    let (Some(mut ahead), Some(mut behind)) = (machine_at(&place, 120), machine_at(&place, -120)) else {
+    let location = server.location();
+    let mut right = Machine::new(&location);
+    let (Some(mut ahead), Some(mut behind)) = (machine_at(&location, 120), machine_at(&location, -120))
+    else {
         return;
     };
-    right.ok(&["init", &place]);
+    right.ok(&["init", &location]);
     let out = right.path("out");
     let handler = format!(
         "echo begin $THREAD_EPOCH >>{0}; [ $THREAD_EPOCH = 1 ] && exec sleep 1000; cat >/dev/null; echo end >>{0}",
@@ -37,7 +38,7 @@ fn a_clock_that_is_two_minutes_wrong_takes_no_lease_and_keeps_none() {
     ahead.start_worker(&["--lease", "4s"]);
     behind.start_worker(&["--lease", "4s"]);
     // The lease was renewed several times, and nobody else took it.
-    let schema = place.split_once("schema=").unwrap().1.replace("#inbox", "");
+    let schema = location.split_once("schema=").unwrap().1.replace("#inbox", "");
     let renewals = || server.psql(&format!("SELECT renewal FROM {schema}.leases")).parse::<i64>().unwrap();
     let began = renewals();
     wait_until("ten renewals", || renewals() >= began + 10);

@@ -10,7 +10,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use crate::machine::{Machine, wait_until};
 use crate::server::{Server, server};
 
-/// A place without the thread, as `psql` takes it, with a thread in it.
+/// A location without the thread, as `psql` takes it, with a thread in it.
 struct Reached<'s> {
     server: &'s Server,
     machine: Machine,
@@ -43,9 +43,9 @@ impl Reached<'_> {
 
 /// A server on which `user` has the password hunter2 and there is a thread in the default schema.
 fn reached<'s>(server: &'s Server, user: &str) -> Reached<'s> {
-    let place = server.place_of("thread", "inbox");
-    let machine = Machine::new(&place);
-    drop(machine.run(&["init", &place]));
+    let location = server.location_of("thread", "inbox");
+    let machine = Machine::new(&location);
+    drop(machine.run(&["init", &location]));
     server.psql(&format!("CREATE ROLE {user} SUPERUSER LOGIN PASSWORD 'hunter2'"));
     Reached { server, machine }
 }
@@ -167,16 +167,16 @@ fn tls_is_used_and_checked_as_by_psql() {
 #[test]
 fn what_keeps_a_thread_from_being_used_is_said_with_its_remedy() {
     let Some(server) = server() else { return };
-    let place = server.place_of("said", "inbox");
-    let machine = Machine::new(&place);
-    machine.ok(&["init", &place]);
+    let location = server.location_of("said", "inbox");
+    let machine = Machine::new(&location);
+    machine.ok(&["init", &location]);
     let (dir, port) = (server.dir.display(), server.port);
     let as_user =
         |user: &str| format!("postgres://{user}@/postgres?host={dir}&port={port}&schema=said#inbox");
     server.psql("CREATE ROLE said_nobody LOGIN");
     server.psql("CREATE ROLE said_standby SUPERUSER LOGIN");
     server.psql("ALTER ROLE said_standby SET default_transaction_read_only = on");
-    for (place, what, how) in [
+    for (location, what, how) in [
         (
             "postgres://x@127.0.0.1:1/y?sslmode=disable#z".to_owned(),
             "cannot be reached",
@@ -197,10 +197,10 @@ fn what_keeps_a_thread_from_being_used_is_said_with_its_remedy() {
         (as_user("said_missing"), "does not exist", "user and password"),
         ("postgres://u:hunter2@h/d#x".to_owned(), "contains a password", ".pgpass"),
         ("postgres://u@h/d".to_owned(), "name of a thread", "postgres://user@host/database#thread"),
-        (place.replace("#inbox", "#other"), "is not a thread", "thread init"),
+        (location.replace("#inbox", "#other"), "is not a thread", "thread init"),
     ] {
-        let said = machine.fails(1, &["push", "-t", &place, "x"]);
-        assert!(said.contains(what) && said.contains(how) && !said.contains("hunter2"), "{place}: {said}");
+        let said = machine.fails(1, &["push", "-t", &location, "x"]);
+        assert!(said.contains(what) && said.contains(how) && !said.contains("hunter2"), "{location}: {said}");
     }
     // Nothing of it was stored, and a reader may read from what is read-only.
     assert!(machine.ok(&["info", "-t", &as_user("said_standby")]).contains("Events: 0"));
@@ -211,9 +211,9 @@ fn what_keeps_a_thread_from_being_used_is_said_with_its_remedy() {
 #[test]
 fn doctor_checks_the_consumers_and_warns_of_what_this_machine_lacks() {
     let Some(server) = server() else { return };
-    let place = server.place_of("doctored", "inbox");
-    let machine = Machine::new(&place);
-    machine.ok(&["init", &place]);
+    let location = server.location_of("doctored", "inbox");
+    let machine = Machine::new(&location);
+    machine.ok(&["init", &location]);
     assert_eq!(machine.ok(&["doctor"]), "healthy\n");
     machine.ok(&["subscribe", "lame", "no-such-program", "--filter", "type = 'record'"]);
     let said = machine.ok(&["doctor"]);
@@ -235,9 +235,9 @@ fn doctor_checks_the_consumers_and_warns_of_what_this_machine_lacks() {
 #[test]
 fn a_role_can_be_limited_to_pushing_or_to_reading() {
     let Some(server) = server() else { return };
-    let place = server.place_of("roles", "inbox");
-    let machine = Machine::new(&place);
-    machine.ok(&["init", &place]);
+    let location = server.location_of("roles", "inbox");
+    let machine = Machine::new(&location);
+    machine.ok(&["init", &location]);
     machine.ok(&["subscribe", "bot", "cat", "--filter", "type = 'message'"]);
     for role in ["pusher", "reader"] {
         server.psql(&format!("CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA roles TO {role}"));

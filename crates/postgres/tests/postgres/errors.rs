@@ -8,23 +8,23 @@ use crate::server::{Server, server};
 
 /// A machine, and a thread with one event in a schema of this name.
 fn with_an_event(server: &Server, schema: &str) -> Machine {
-    let machine = Machine::new(&server.place_of(schema, "inbox"));
-    machine.ok(&["init", &machine.place]);
+    let machine = Machine::new(&server.location_of(schema, "inbox"));
+    machine.ok(&["init", &machine.location]);
     assert_eq!(machine.ok(&["push", "first"]), "1\n");
     machine
 }
 
 /// Everybody who uses the thread is refused with these words, and once `repair` was called nothing is missing.
 #[track_caller]
-fn refused_until_repaired(machine: &Machine, place: &str, [what, how]: [&str; 2], repair: impl FnOnce()) {
+fn refused_until_repaired(machine: &Machine, location: &str, [what, how]: [&str; 2], repair: impl FnOnce()) {
     let refused = |args: &[&str]| {
         let said = machine.fails(1, args);
         assert!(said.contains(what) && said.contains(how) && !said.contains("hunter2"), "{args:?}: {said}");
     };
-    refused(&["push", "-t", place, "lost"]);
-    refused(&["peek", "-t", place, "--last-event-id", "0"]);
-    refused(&["info", "-t", place]);
-    refused(&["subscribe", "-t", place, "bot", "true"]);
+    refused(&["push", "-t", location, "lost"]);
+    refused(&["peek", "-t", location, "--last-event-id", "0"]);
+    refused(&["info", "-t", location]);
+    refused(&["subscribe", "-t", location, "bot", "true"]);
     repair();
     assert_eq!(machine.ok(&["push", "second"]), "2\n");
     assert_eq!(machine.ok(&["peek", "--last-event-id", "0"]).lines().count(), 2);
@@ -36,7 +36,7 @@ fn an_unreachable_server() {
     let machine = with_an_event(&server, "away");
     server.order("kill");
     let how = ["cannot be reached", "check that the server runs"];
-    refused_until_repaired(&machine, &machine.place, how, || server.order("start"));
+    refused_until_repaired(&machine, &machine.location, how, || server.order("start"));
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_server_that_is_too_old() {
          CREATE FUNCTION elder.current_setting(text) RETURNS text LANGUAGE sql AS $$SELECT '140011'$$; \
          ALTER ROLE elder SET search_path = elder, pg_catalog",
     );
-    let elder = machine.place.replace("user=postgres", "user=elder");
+    let elder = machine.location.replace("user=postgres", "user=elder");
     refused_until_repaired(
         &machine,
         &elder,
@@ -87,7 +87,7 @@ fn a_schema_that_is_newer() {
     let Some(server) = server() else { return };
     let machine = with_an_event(server, "future");
     server.psql("INSERT INTO future.versions VALUES (99)");
-    refused_until_repaired(&machine, &machine.place, ["version 99", "use a newer version"], || {
+    refused_until_repaired(&machine, &machine.location, ["version 99", "use a newer version"], || {
         server.psql("DELETE FROM future.versions WHERE version = 99");
     });
 }
@@ -115,8 +115,8 @@ fn a_standby_that_is_read_only() {
         &["pause", "bot"],
         &["seek", "bot", "1"],
         &["dispatch"],
-        &["init", &server.place_of("standby", "another")],
-        &["init", &server.place_of("elsewhere", "another")],
+        &["init", &server.location_of("standby", "another")],
+        &["init", &server.location_of("elsewhere", "another")],
     ] {
         let said = machine.fails(1, args);
         let is_right = said.contains("nothing was changed") && said.contains("name the primary");
@@ -133,7 +133,7 @@ fn a_standby_that_is_read_only() {
     assert!(machine.ok(&["info"]).contains("pending: 1"));
     assert!(machine.ok(&["peek", "--last-event-id", "1", "--wait", "300ms"]).is_empty());
     // Asked for a server that takes writes, it says that there is none.
-    let writable = machine.place.replace('#', "&target_session_attrs=read-write#");
+    let writable = machine.location.replace('#', "&target_session_attrs=read-write#");
     machine.fails(1, &["push", "-t", &writable, "lost"]);
     server.psql("SELECT pg_promote()");
     wait_until("the promotion", || server.psql("SELECT pg_is_in_recovery()") == "f");
@@ -148,9 +148,9 @@ fn a_standby_that_is_read_only() {
 fn a_database_whose_encoding_is_another() {
     let Some(server) = server() else { return };
     server.psql("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0");
-    let place = server.place_of("thread", "inbox").replace("///postgres?", "///latin?");
-    let machine = Machine::new(&place);
-    let said = machine.fails(1, &["init", &place]);
+    let location = server.location_of("thread", "inbox").replace("///postgres?", "///latin?");
+    let machine = Machine::new(&location);
+    let said = machine.fails(1, &["init", &location]);
     assert!(said.contains("LATIN1") && said.contains("createdb --encoding UTF8"), "{said}");
     let said = machine.fails(1, &["push", "x"]);
     assert!(said.contains("is not a thread"), "{said}");

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use thread::model::place::Place;
+use thread::model::location::Location;
 use thread_postgres::SCHEME;
 
 use crate::kills::push;
@@ -35,14 +35,14 @@ fn what_a_synchronous_standby_acknowledged_survives_the_death_of_the_primary() {
         primary.port,
         standby.port
     );
-    let place = Place::from(&text);
+    let location = Location::from(&text);
     let mut machines = [Machine::new(&text), Machine::new(&text)];
     machines[0].ok(&["init", &text]);
     machines[0].subscribe_bot();
     let done = AtomicBool::new(false);
     let acknowledged: Vec<(i64, String)> = std::thread::scope(|scope| {
-        let (place, done) = (&place, &done);
-        let pushers: Vec<_> = (0..4).map(|name| scope.spawn(move || push(place, name, done))).collect();
+        let (location, done) = (&location, &done);
+        let pushers: Vec<_> = (0..4).map(|name| scope.spawn(move || push(location, name, done))).collect();
         machines.iter_mut().for_each(|machine| machine.start_worker(&["--lease", "4s"]));
         wait_until("some events to be handled", || machines[0].bot("last_acked_id").as_i64() > Some(20));
         let newest = "SELECT newest FROM failover.counters";
@@ -56,7 +56,7 @@ fn what_a_synchronous_standby_acknowledged_survives_the_death_of_the_primary() {
         pushers.into_iter().flat_map(|pusher| pusher.join().unwrap()).collect()
     });
     let mut stored = Vec::new();
-    let mut store = (SCHEME.open)(&place, LIMIT).unwrap();
+    let mut store = (SCHEME.open)(&location, LIMIT).unwrap();
     store
         .read(0, i64::MAX, usize::MAX, &mut |row| {
             stored.push((row.id, row.to_event().content, row.to_event().created_at));
@@ -83,9 +83,9 @@ fn what_a_synchronous_standby_acknowledged_survives_the_death_of_the_primary() {
 #[test]
 fn a_commit_that_perhaps_no_standby_has_is_of_unknown_outcome() {
     let Some(server) = Server::start() else { return };
-    let place = server.place();
-    let machine = Machine::new(&place);
-    machine.ok(&["init", &place]);
+    let location = server.location();
+    let machine = Machine::new(&location);
+    machine.ok(&["init", &location]);
     server.psql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
     server.order("reload");
     wait_until("the setting", || server.psql("SHOW synchronous_standby_names") == "nobody");

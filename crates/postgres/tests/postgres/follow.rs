@@ -23,24 +23,24 @@ fn logged(machine: &Machine) -> String {
 #[test]
 fn a_worker_serves_several_threads_or_all_of_a_schema_also_new_ones() {
     let Some(server) = server() else { return };
-    let place = |thread: &str| server.place_of("several", thread);
-    let whole = place("a").replace("#a", "");
+    let location = |thread: &str| server.location_of("several", thread);
+    let whole = location("a").replace("#a", "");
     let mut machine = Machine::new(&whole);
     // Each thread has a folder of its own on each machine, so it is named in the handler.
     let begin = |thread: &str| {
-        let place = place(&thread.replace(' ', "%20"));
-        machine.ok(&["init", &place]);
+        let location = location(&thread.replace(' ', "%20"));
+        machine.ok(&["init", &location]);
         let out = machine.path(thread);
         let handler = format!("cat >>'{}'", out.display());
-        machine.ok(&["subscribe", "-t", &place, "bot", &handler, "--deliver", "stdin"]);
-        machine.ok(&["push", "-t", &place, "x"]);
+        machine.ok(&["subscribe", "-t", &location, "bot", &handler, "--deliver", "stdin"]);
+        machine.ok(&["push", "-t", &location, "x"]);
         out
     };
     let is_handled =
         |out: &std::path::Path| fs::read_to_string(out).is_ok_and(|text| text.contains("\"id\":1,"));
     let outs = ["a", "b", "in box"].map(begin);
     let mut given = Machine::new("");
-    given.start_worker(&["--thread", &place("a"), "--thread", &place("b")]);
+    given.start_worker(&["--thread", &location("a"), "--thread", &location("b")]);
     wait_until("two threads to be served", || is_handled(&outs[0]) && is_handled(&outs[1]));
     assert!(!outs[2].exists());
     given.kill();
@@ -56,12 +56,12 @@ fn a_worker_serves_several_threads_or_all_of_a_schema_also_new_ones() {
     assert_eq!(told(&socket), "READY=1");
     wait_until("all threads to be served", || is_handled(&outs[2]));
     let later = {
-        let place = place("later");
-        machine.ok(&["init", &place]);
+        let location = location("later");
+        machine.ok(&["init", &location]);
         let out = machine.path("later");
         let handler = format!("cat >>'{}'", out.display());
-        machine.ok(&["subscribe", "-t", &place, "bot", &handler, "--deliver", "stdin"]);
-        machine.ok(&["push", "-t", &place, "x"]);
+        machine.ok(&["subscribe", "-t", &location, "bot", &handler, "--deliver", "stdin"]);
+        machine.ok(&["push", "-t", &location, "x"]);
         out
     };
     wait_until("a new thread to be served", || is_handled(&later));
@@ -75,9 +75,9 @@ fn a_worker_serves_several_threads_or_all_of_a_schema_also_new_ones() {
 #[test]
 fn a_worker_that_is_told_to_end_lets_its_handlers_finish_and_then_ends_them() {
     let Some(server) = server() else { return };
-    let place = server.place();
-    let mut machine = Machine::new(&place);
-    machine.ok(&["init", &place]);
+    let location = server.location();
+    let mut machine = Machine::new(&location);
+    machine.ok(&["init", &location]);
     machine.ok(&[
         "subscribe",
         "bot",
@@ -100,7 +100,7 @@ fn a_worker_that_is_told_to_end_lets_its_handlers_finish_and_then_ends_them() {
     wait_until("its processes to be gone", || machine.processes().is_empty());
     // It costs no attempt, and is due again: on any machine, at once.
     assert_eq!((machine.bot("pending"), machine.bot("attempt")), (1.into(), serde_json::Value::Null));
-    let mut other = Machine::new(&place);
+    let mut other = Machine::new(&location);
     other.start_worker(&[]);
     wait_until("another machine to go on", || lines(&machine, "out").len() == 4);
     other.kill();
@@ -109,9 +109,9 @@ fn a_worker_that_is_told_to_end_lets_its_handlers_finish_and_then_ends_them() {
 #[test]
 fn a_worker_reconnects_for_ever_and_goes_on() {
     let Some(server) = Server::start() else { return };
-    let place = server.place();
-    let mut machine = Machine::new(&place);
-    machine.ok(&["init", &place]);
+    let location = server.location();
+    let mut machine = Machine::new(&location);
+    machine.ok(&["init", &location]);
     machine.ok(&["subscribe", "bot", "cat >>out", "--deliver", "stdin"]);
     machine.start_worker(&[]);
     for n in 1..=3 {
@@ -129,8 +129,8 @@ fn a_worker_asks_for_a_server_that_is_away_in_growing_pauses() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     listener.set_nonblocking(true).unwrap();
-    let place = format!("postgres://x@127.0.0.1:{port}/y?sslmode=disable#z");
-    let mut machine = Machine::new(&place);
+    let location = format!("postgres://x@127.0.0.1:{port}/y?sslmode=disable#z");
+    let mut machine = Machine::new(&location);
     machine.start_worker(&[]);
     let (mut last, mut longest) = (None::<Instant>, Duration::ZERO);
     wait_until("a long pause", || {
@@ -145,9 +145,9 @@ fn a_worker_asks_for_a_server_that_is_away_in_growing_pauses() {
 #[test]
 fn a_machine_without_the_program_of_a_handler_leaves_the_run_to_others() {
     let Some(server) = server() else { return };
-    let place = server.place();
-    let (mut without, mut with) = (Machine::new(&place), Machine::new(&place));
-    without.ok(&["init", &place]);
+    let location = server.location();
+    let (mut without, mut with) = (Machine::new(&location), Machine::new(&location));
+    without.ok(&["init", &location]);
     let program = with.path("bin/only-there");
     fs::write(&program, "#!/bin/sh\ncat\n").unwrap();
     let mode =
@@ -188,9 +188,9 @@ fn a_machine_without_the_program_of_a_handler_leaves_the_run_to_others() {
 #[test]
 fn a_machine_without_the_folder_of_a_handler_leaves_the_run_to_others() {
     let Some(server) = server() else { return };
-    let place = server.place_of("folders", "inbox");
-    let (mut without, mut with) = (Machine::new(&place), Machine::new(&place));
-    with.ok(&["init", &place]);
+    let location = server.location_of("folders", "inbox");
+    let (mut without, mut with) = (Machine::new(&location), Machine::new(&location));
+    with.ok(&["init", &location]);
     with.ok(&["subscribe", "bot", "cat >>out", "--deliver", "stdin", "--cwd", "/"]);
     // The machines of these tests have one file system. A relative path is below the folder that each has for itself.
     server.psql("UPDATE folders.consumers SET cwd = 'work'");
@@ -216,10 +216,10 @@ fn a_machine_without_the_folder_of_a_handler_leaves_the_run_to_others() {
 fn a_cut_that_is_shorter_than_the_lease_is_survived_by_the_run() {
     let Some(server) = server() else { return };
     server.psql("CREATE ROLE shortly SUPERUSER LOGIN PASSWORD 'secret'");
-    let direct = server.place_of("shortly", "inbox");
+    let direct = server.location_of("shortly", "inbox");
     let proxy = Proxy::to(server.port);
     let (mut one, mut other) = (Machine::new(&direct), Machine::new(&direct));
-    one.place =
+    one.location =
         format!("postgres://shortly@127.0.0.1:{}/postgres?schema=shortly&sslmode=disable#inbox", proxy.port);
     one.variables.push(("PGPASSWORD", "secret".to_owned()));
     other.ok(&["init", &direct]);
@@ -245,9 +245,9 @@ fn a_cut_that_is_shorter_than_the_lease_is_survived_by_the_run() {
 #[test]
 fn logs_of_a_run_on_another_machine_say_where_they_are() {
     let Some(server) = server() else { return };
-    let place = server.place_of("logged", "inbox");
-    let (mut one, other) = (Machine::new(&place), Machine::new(&place));
-    one.ok(&["init", &place]);
+    let location = server.location_of("logged", "inbox");
+    let (mut one, other) = (Machine::new(&location), Machine::new(&location));
+    one.ok(&["init", &location]);
     one.ok(&[
         "subscribe",
         "bot",
@@ -278,9 +278,9 @@ fn logs_of_a_run_on_another_machine_say_where_they_are() {
 #[test]
 fn whoever_gives_back_a_lease_looks_again_after_that() {
     let Some(server) = server() else { return };
-    let place = server.place_of("givenback", "inbox");
-    let (one, other) = (Machine::new(&place), Machine::new(&place));
-    one.ok(&["init", &place]);
+    let location = server.location_of("givenback", "inbox");
+    let (one, other) = (Machine::new(&location), Machine::new(&location));
+    one.ok(&["init", &location]);
     let handler = "until [ -e go ]; do sleep 0.05; done; cat >>out";
     one.ok(&["subscribe", "bot", handler, "--deliver", "stdin"]);
     one.ok(&["push", "x"]);
@@ -306,9 +306,9 @@ fn whoever_gives_back_a_lease_looks_again_after_that() {
 #[test]
 fn a_dispatch_after_each_push_is_enough_on_whatever_machine() {
     let Some(server) = server() else { return };
-    let place = server.place();
-    let (one, other) = (Machine::new(&place), Machine::new(&place));
-    one.ok(&["init", &place]);
+    let location = server.location();
+    let (one, other) = (Machine::new(&location), Machine::new(&location));
+    one.ok(&["init", &location]);
     one.ok(&["subscribe", "bot", "cat >>out", "--deliver", "stdin"]);
     std::thread::scope(|scope| {
         for machine in [&one, &other] {
@@ -326,9 +326,9 @@ fn a_dispatch_after_each_push_is_enough_on_whatever_machine() {
 #[test]
 fn a_handler_that_is_started_in_the_background_has_the_lease_of_its_worker() {
     let Some(server) = server() else { return };
-    let place = server.place_of("background", "x");
-    let mut machine = Machine::new(&place);
-    machine.ok(&["init", &place]);
+    let location = server.location_of("background", "x");
+    let mut machine = Machine::new(&location);
+    machine.ok(&["init", &location]);
     // More than is looked through at once, so a process in the background finds the event.
     let events = "{\"content\":\"x\"}\n".repeat(100_000);
     fs::write(machine.path("events"), events + "{\"content\":\"wanted\"}\n").unwrap();

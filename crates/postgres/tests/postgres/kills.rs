@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use thread::model::place::Place;
+use thread::model::location::Location;
 use thread::store::Stored;
 use thread_postgres::SCHEME;
 
@@ -32,16 +32,17 @@ fn dice(state: &mut u64, end: u64) -> u64 {
 }
 
 /// Pushes until it is told to stop, and returns what was acknowledged. What was not may be stored or not.
-pub fn push(place: &Place, name: usize, done: &AtomicBool) -> Vec<(i64, String)> {
+pub fn push(location: &Location, name: usize, done: &AtomicBool) -> Vec<(i64, String)> {
     let (mut acknowledged, mut store, mut n) = (Vec::new(), None, 0);
     while !done.load(Ordering::SeqCst) {
         n += 1;
         let content = format!("{name}-{n}");
-        let pushed = store.take().map_or_else(|| (SCHEME.open)(place, LIMIT), Ok).and_then(|mut opened| {
-            let pushed = put(&mut *opened, &message(&content));
-            store = Some(opened);
-            pushed
-        });
+        let pushed =
+            store.take().map_or_else(|| (SCHEME.open)(location, LIMIT), Ok).and_then(|mut opened| {
+                let pushed = put(&mut *opened, &message(&content));
+                store = Some(opened);
+                pushed
+            });
         match pushed {
             Ok(Stored::New(id)) => acknowledged.push((id, content)),
             Ok(other) => panic!("{other:?}"),
@@ -84,8 +85,8 @@ struct Pushed {
 #[test]
 fn what_was_acknowledged_survives_and_is_delivered_and_runs_do_not_overlap() {
     let Some(server) = Server::start() else { return };
-    let text = server.place();
-    let place = Place::from(&text);
+    let text = server.location();
+    let location = Location::from(&text);
     let mut machines = [Machine::new(&text), Machine::new(&text)];
     machines[0].ok(&["init", &text]);
     machines[0].subscribe_bot();
@@ -94,8 +95,8 @@ fn what_was_acknowledged_survives_and_is_delivered_and_runs_do_not_overlap() {
     let outside = Machine::new(&text);
     let (mut kills, mut crashes, mut killed_pushers) = (0, 0, 0);
     let acknowledged: Vec<(i64, String)> = std::thread::scope(|scope| {
-        let (place, done, outside) = (&place, &done, &outside);
-        let pushers: Vec<_> = (0..3).map(|name| scope.spawn(move || push(place, name, done))).collect();
+        let (location, done, outside) = (&location, &done, &outside);
+        let pushers: Vec<_> = (0..3).map(|name| scope.spawn(move || push(location, name, done))).collect();
         let processes: Vec<_> = (0..2)
             .map(|name| scope.spawn(move || push_by_processes(outside, name, seed + name as u64, done)))
             .collect();
@@ -128,7 +129,7 @@ fn what_was_acknowledged_survives_and_is_delivered_and_runs_do_not_overlap() {
         all
     });
     let mut stored = Vec::new();
-    let mut store = (SCHEME.open)(&place, LIMIT).unwrap();
+    let mut store = (SCHEME.open)(&location, LIMIT).unwrap();
     store
         .read(0, i64::MAX, usize::MAX, &mut |row| {
             stored.push((row.id, row.to_event().content));

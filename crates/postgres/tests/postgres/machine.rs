@@ -26,19 +26,19 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 
 pub struct Machine {
     dir: TempDir,
-    pub place: String,
+    pub location: String,
     /// What its users have set.
     pub variables: Vec<(&'static str, String)>,
     workers: Vec<Child>,
 }
 
 impl Machine {
-    pub fn new(place: &str) -> Machine {
+    pub fn new(location: &str) -> Machine {
         let dir = tempfile::Builder::new().prefix("machine").tempdir().unwrap();
         fs::create_dir(dir.path().join("bin")).unwrap();
         // Given a place of this kind, `thread` executes it.
         symlink(env!("CARGO_BIN_EXE_thread-postgres"), dir.path().join("bin/thread")).unwrap();
-        Machine { dir, place: place.to_owned(), variables: Vec::new(), workers: Vec::new() }
+        Machine { dir, location: location.to_owned(), variables: Vec::new(), workers: Vec::new() }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -60,7 +60,7 @@ impl Machine {
         command.args(args).env_clear().current_dir(self.dir.path());
         command.env("PATH", format!("{}:/usr/bin:/bin", self.path("bin").display()));
         command.env("HOME", self.dir.path()).env("XDG_STATE_HOME", self.path("state"));
-        command.env("THREAD_DIR", &self.place).envs(self.variables.iter().cloned());
+        command.env("THREAD_DIR", &self.location).envs(self.variables.iter().cloned());
         command.stdin(Stdio::null());
         command
     }

@@ -8,9 +8,9 @@ use crate::server::server;
 
 /// Two machines with the same thread; `None` without a server.
 fn two() -> Option<(Machine, Machine)> {
-    let place = server()?.place();
-    let (one, other) = (Machine::new(&place), Machine::new(&place));
-    one.ok(&["init", &place]);
+    let location = server()?.location();
+    let (one, other) = (Machine::new(&location), Machine::new(&location));
+    one.ok(&["init", &location]);
     Some((one, other))
 }
 
@@ -84,10 +84,10 @@ fn a_run_is_stopped_from_another_machine_which_knows_its_host() {
 fn a_machine_that_is_cut_off_ends_its_handler_before_another_begins_and_writes_nothing_after_that() {
     let Some(server) = server() else { return };
     server.psql("CREATE ROLE cutoff SUPERUSER LOGIN PASSWORD 'secret'");
-    let direct = server.place_of("cutoff", "inbox");
+    let direct = server.location_of("cutoff", "inbox");
     let proxy = Proxy::to(server.port);
     let (mut one, mut other) = (Machine::new(&direct), Machine::new(&direct));
-    one.place =
+    one.location =
         format!("postgres://cutoff@127.0.0.1:{}/postgres?schema=cutoff&sslmode=disable#inbox", proxy.port);
     one.variables.push(("PGPASSWORD", "secret".to_owned()));
     other.ok(&["init", &direct]);

@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use memory::MemoryStore;
 use server::server;
-use thread::model::place::Place;
+use thread::model::location::Location;
 use thread::store::Store;
 use thread_postgres::SCHEME;
 
@@ -51,9 +51,9 @@ pub struct Fresh {
 
 /// A new thread on the server; `None` if none is installed.
 pub fn fresh() -> Option<Fresh> {
-    let place = Place::from(server()?.place());
-    (SCHEME.init)(&place).unwrap();
-    let open = move || (SCHEME.open)(&place, Duration::from_secs(60)).unwrap();
+    let location = Location::from(server()?.location());
+    (SCHEME.init)(&location).unwrap();
+    let open = move || (SCHEME.open)(&location, Duration::from_secs(60)).unwrap();
     Some(Fresh { store: open(), reopen: Some(Box::new(open)) })
 }
 

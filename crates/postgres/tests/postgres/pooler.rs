@@ -75,12 +75,12 @@ impl Drop for Pooler {
 fn behind_a_pooler_nothing_is_lost_and_that_there_is_no_listen_is_found_out() {
     let Some(server) = server() else { return };
     let Some(pooler) = Pooler::start(server) else { return };
-    let place = format!(
+    let location = format!(
         "postgres://postgres@127.0.0.1:{}/postgres?sslmode=disable&schema=pooled&application_name=pooled#inbox",
         pooler.port
     );
-    let (mut one, mut other) = (Machine::new(&place), Machine::new(&place));
-    one.ok(&["init", &place]);
+    let (mut one, mut other) = (Machine::new(&location), Machine::new(&location));
+    one.ok(&["init", &location]);
     other.start_worker(&["--lease", "4s"]);
     // The connection that listens is given up, because its own notice does not come; another is kept for the next look.
     wait_until("the worker to listen", || pooler.clients(server, "pooled") >= 2);

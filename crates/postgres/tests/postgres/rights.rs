@@ -43,7 +43,7 @@ const JOBS: [(&str, &[&str]); 5] = [
 struct Role<'s> {
     name: &'s str,
     machine: &'s Machine,
-    place: String,
+    location: String,
 }
 
 impl Role<'_> {
@@ -51,7 +51,7 @@ impl Role<'_> {
     fn can(&self, line: &str) -> bool {
         let mut command = self.machine.command(&[]);
         let words: Vec<&str> = line.split(' ').collect();
-        command.args(words).env("THREAD_DIR", &self.place);
+        command.args(words).env("THREAD_DIR", &self.location);
         if line.contains("--batch") {
             command.stdin(fs::File::open(self.machine.path("lines")).unwrap());
         }
@@ -71,15 +71,15 @@ impl Role<'_> {
 
 fn role<'s>(server: &Server, machine: &'s Machine, name: &'s str, rights: &str) -> Role<'s> {
     server.psql(&format!("CREATE ROLE {name} LOGIN; {rights}"));
-    let place = machine.place.replace("user=postgres", &format!("user={name}"));
-    Role { name, machine, place }
+    let location = machine.location.replace("user=postgres", &format!("user={name}"));
+    Role { name, machine, location }
 }
 
 #[test]
 fn a_role_that_may_consume_runs_handlers() {
     let Some(server) = server() else { return };
-    let machine = Machine::new(&server.place_of("handling", "inbox"));
-    machine.ok(&["init", &machine.place]);
+    let machine = Machine::new(&server.location_of("handling", "inbox"));
+    machine.ok(&["init", &machine.location]);
     machine.ok(&["push", "first"]);
     let role = role(server, &machine, "handler_role", &grants("handling", "handler_role")["consume"]);
     assert!(role.can("subscribe bot true --deliver stdin") && role.can("dispatch"));
@@ -89,8 +89,8 @@ fn a_role_that_may_consume_runs_handlers() {
 #[test]
 fn each_role_can_do_its_own_job_and_nobody_elses() {
     let Some(server) = server() else { return };
-    let machine = Machine::new(&server.place_of("jobs", "inbox"));
-    machine.ok(&["init", &machine.place]);
+    let machine = Machine::new(&server.location_of("jobs", "inbox"));
+    machine.ok(&["init", &machine.location]);
     machine.ok(&["subscribe", "bot", "true", "--filter", "type = 'message'"]);
     machine.ok(&["push", "first"]);
     fs::write(machine.path("lines"), "{\"content\":\"x\"}\n").unwrap();
@@ -108,7 +108,7 @@ fn each_role_can_do_its_own_job_and_nobody_elses() {
             }
         }
         // Not even a consumer may change the schema, or make threads in others.
-        let elsewhere = role.place.replace("schema=jobs", &format!("schema={name}"));
+        let elsewhere = role.location.replace("schema=jobs", &format!("schema={name}"));
         let said = machine.fails(1, &["init", &elsewhere]);
         assert!(said.contains("permission denied") && said.contains("SPEC.md"), "{said}");
     }

@@ -171,14 +171,14 @@ impl Server {
         self.expect(word);
     }
 
-    /// A place on this server in which there is no thread yet, in a schema that no other test uses.
-    pub fn place(&self) -> String {
+    /// A location on this server in which there is no thread yet, in a schema that no other test uses.
+    pub fn location(&self) -> String {
         static NUMBER: AtomicU32 = AtomicU32::new(1);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        self.place_of(&format!("test{number}"), "inbox")
+        self.location_of(&format!("test{number}"), "inbox")
     }
 
-    pub fn place_of(&self, schema: &str, thread: &str) -> String {
+    pub fn location_of(&self, schema: &str, thread: &str) -> String {
         let dir = self.dir.display();
         format!("postgres:///postgres?host={dir}&port={}&user=postgres&schema={schema}#{thread}", self.port)
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fallible_iterator::FallibleIterator;
-use thread::model::place::Place;
+use thread::model::location::Location;
 use thread::model::run::RunState;
 use thread::store::{Move, RunUpdate, Store, Stored};
 use thread::{Error, NewEvent};
@@ -18,14 +18,14 @@ use crate::server::server;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A new thread, or `None` without a server.
-fn thread() -> Option<Place> {
-    let place = Place::from(server()?.place());
-    (SCHEME.init)(&place).unwrap();
-    Some(place)
+fn thread() -> Option<Location> {
+    let location = Location::from(server()?.location());
+    (SCHEME.init)(&location).unwrap();
+    Some(location)
 }
 
-fn open(place: &Place) -> Box<dyn Store> {
-    (SCHEME.open)(place, LIMIT).unwrap()
+fn open(location: &Location) -> Box<dyn Store> {
+    (SCHEME.open)(location, LIMIT).unwrap()
 }
 
 fn ids(store: &mut dyn Store, after: i64) -> Vec<i64> {
@@ -41,8 +41,8 @@ fn ids(store: &mut dyn Store, after: i64) -> Vec<i64> {
 
 #[test]
 fn connections_see_each_others_commits_at_once_and_in_order() {
-    let Some(place) = thread() else { return };
-    let (mut one, mut other) = (open(&place), open(&place));
+    let Some(location) = thread() else { return };
+    let (mut one, mut other) = (open(&location), open(&location));
     for id in 1..=20 {
         let (writer, reader) = if id % 3 == 0 { (&mut one, &mut other) } else { (&mut other, &mut one) };
         assert_eq!(put(&mut **writer, &message("x")).unwrap(), Stored::New(id));
@@ -55,14 +55,14 @@ fn connections_see_each_others_commits_at_once_and_in_order() {
 fn sixteen_writers_leave_no_gap_and_no_follower_misses_or_doubles_an_event() {
     const WRITERS: usize = 16;
     const EACH: usize = 40;
-    let Some(place) = thread() else { return };
+    let Some(location) = thread() else { return };
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let writers: Vec<_> = (0..WRITERS)
             .map(|writer| {
-                let place = &place;
+                let location = &location;
                 scope.spawn(move || {
-                    let mut store = open(place);
+                    let mut store = open(location);
                     for n in 0..EACH {
                         match n % 4 {
                             0 => drop(
@@ -80,9 +80,9 @@ fn sixteen_writers_leave_no_gap_and_no_follower_misses_or_doubles_an_event() {
             .collect();
         let followers: Vec<_> = (0..3)
             .map(|_| {
-                let (place, done) = (&place, &done);
+                let (location, done) = (&location, &done);
                 scope.spawn(move || {
-                    let (mut store, mut seen) = (open(place), Vec::new());
+                    let (mut store, mut seen) = (open(location), Vec::new());
                     loop {
                         let last = done.load(Ordering::SeqCst);
                         seen.extend(ids(&mut *store, seen.last().copied().unwrap_or(0)));
@@ -101,7 +101,7 @@ fn sixteen_writers_leave_no_gap_and_no_follower_misses_or_doubles_an_event() {
             assert_eq!(follower.join().unwrap(), all);
         }
     });
-    let mut store = open(&place);
+    let mut store = open(&location);
     let mut times = Vec::new();
     store
         .read(0, i64::MAX, usize::MAX, &mut |row| {
@@ -117,9 +117,9 @@ fn sixteen_writers_of_as_many_threads_hinder_nobody_and_followers_see_each_event
     const THREADS: usize = 16;
     const EACH: i64 = 60;
     let Some(server) = server() else { return };
-    let texts: Vec<String> = (0..THREADS).map(|n| server.place_of("sixteen", &format!("t{n}"))).collect();
-    let places: Vec<Place> = texts.iter().map(Place::from).collect();
-    places.iter().for_each(|place| (SCHEME.init)(place).unwrap());
+    let texts: Vec<String> = (0..THREADS).map(|n| server.location_of("sixteen", &format!("t{n}"))).collect();
+    let locations: Vec<Location> = texts.iter().map(Location::from).collect();
+    locations.iter().for_each(|location| (SCHEME.init)(location).unwrap());
     let machine = Machine::new(&texts[0]);
     // Real ones, of a few.
     let mut followers: Vec<_> = (0..4)
@@ -130,9 +130,9 @@ fn sixteen_writers_of_as_many_threads_hinder_nobody_and_followers_see_each_event
         })
         .collect();
     std::thread::scope(|scope| {
-        for place in &places {
+        for location in &locations {
             scope.spawn(move || {
-                let mut store = open(place);
+                let mut store = open(location);
                 for n in 0..EACH / 3 {
                     fill(&mut *store, 1);
                     append(&mut *store, &[message("a"), with_key(&message("b"), &n.to_string())]).unwrap();
@@ -151,8 +151,8 @@ fn sixteen_writers_of_as_many_threads_hinder_nobody_and_followers_see_each_event
         follower.wait().unwrap();
         assert!(seen(n).into_iter().eq(1..=EACH), "{n}");
     }
-    for place in &places {
-        assert!(ids(&mut *open(place), 0).into_iter().eq(1..=EACH));
+    for location in &locations {
+        assert!(ids(&mut *open(location), 0).into_iter().eq(1..=EACH));
     }
 }
 
@@ -160,16 +160,16 @@ fn sixteen_writers_of_as_many_threads_hinder_nobody_and_followers_see_each_event
 #[test]
 fn a_notice_comes_after_the_commit() {
     let Some(server) = server() else { return };
-    let text = server.place_of("noticed", "inbox");
-    let place = Place::from(&text);
-    (SCHEME.init)(&place).unwrap();
+    let text = server.location_of("noticed", "inbox");
+    let location = Location::from(&text);
+    (SCHEME.init)(&location).unwrap();
     let url = format!("host={} port={} user=postgres dbname=postgres", server.dir.display(), server.port);
-    thread::queue::places::add(SCHEME);
+    thread::queue::locations::add(SCHEME);
     let mut listener = postgres::Client::connect(&url, postgres::NoTls).unwrap();
-    listener.batch_execute(&format!("LISTEN {}", thread_postgres::channel(&place).unwrap())).unwrap();
+    listener.batch_execute(&format!("LISTEN {}", thread_postgres::channel(&location).unwrap())).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut queue = thread::Queue::open(&place).unwrap();
+            let mut queue = thread::Queue::open(&location).unwrap();
             for _ in 0..50 {
                 queue.push(&message("x")).unwrap();
             }
@@ -186,13 +186,13 @@ fn a_notice_comes_after_the_commit() {
 
 #[test]
 fn of_writers_with_the_same_key_one_stores_its_event() {
-    let Some(place) = thread() else { return };
+    let Some(location) = thread() else { return };
     let stored: Vec<Stored> = std::thread::scope(|scope| {
         let tries: Vec<_> = (0..8)
             .map(|n| {
-                let place = &place;
+                let location = &location;
                 scope.spawn(move || {
-                    let mut store = open(place);
+                    let mut store = open(location);
                     let event = with_key(&message("x"), "key");
                     let beside = message("beside");
                     let mut stored = Vec::new();
@@ -211,21 +211,21 @@ fn of_writers_with_the_same_key_one_stores_its_event() {
     });
     let new = stored.iter().filter(|stored| matches!(stored, Stored::New(_))).count();
     assert_eq!(new, 1, "{stored:?}");
-    assert_eq!(ids(&mut *open(&place), 0), [1, 2, 3, 4, 5]);
+    assert_eq!(ids(&mut *open(&location), 0), [1, 2, 3, 4, 5]);
 }
 
 #[test]
 fn threads_of_one_schema_and_schemas_of_one_database_are_apart() {
     let Some(server) = server() else { return };
-    let places = [("apart", "a"), ("apart", "b"), ("a \"part", "a")]
-        .map(|(schema, thread)| server.place_of(schema, thread));
-    let mut stores: Vec<_> = places
+    let locations = [("apart", "a"), ("apart", "b"), ("a \"part", "a")]
+        .map(|(schema, thread)| server.location_of(schema, thread));
+    let mut stores: Vec<_> = locations
         .iter()
-        .map(|place| {
-            let place = Place::from(place.replace('"', "%22").replace(' ', "%20"));
-            (SCHEME.init)(&place).unwrap();
-            assert!(matches!((SCHEME.init)(&place), Err(Error::AlreadyAThread(_))));
-            open(&place)
+        .map(|location| {
+            let location = Location::from(location.replace('"', "%22").replace(' ', "%20"));
+            (SCHEME.init)(&location).unwrap();
+            assert!(matches!((SCHEME.init)(&location), Err(Error::AlreadyAThread(_))));
+            open(&location)
         })
         .collect();
     for (at, store) in stores.iter_mut().enumerate() {
@@ -244,31 +244,31 @@ fn threads_of_one_schema_and_schemas_of_one_database_are_apart() {
 
 #[test]
 fn of_run_updates_from_the_same_state_only_one_applies() {
-    let Some(place) = thread() else { return };
-    open(&place).subscribe(&new_subscription("c")).unwrap();
+    let Some(location) = thread() else { return };
+    open(&location).subscribe(&new_subscription("c")).unwrap();
     let update =
         RunUpdate { durable: true, ..RunUpdate::state(RunState { attempts: 1, ..RunState::default() }) };
     for round in 1..=5 {
-        let seen = open(&place).subscription(&name("c")).unwrap().unwrap();
+        let seen = open(&location).subscription(&name("c")).unwrap().unwrap();
         let applied: usize = std::thread::scope(|scope| {
             let tries: Vec<_> = (0..4)
-                .map(|_| scope.spawn(|| open(&place).update_run(&seen, &update).unwrap().is_some()))
+                .map(|_| scope.spawn(|| open(&location).update_run(&seen, &update).unwrap().is_some()))
                 .collect();
             tries.into_iter().map(|one| usize::from(one.join().unwrap())).sum()
         });
         assert_eq!(applied, 1);
-        assert_eq!(open(&place).subscription(&name("c")).unwrap().unwrap().revision, round);
+        assert_eq!(open(&location).subscription(&name("c")).unwrap().unwrap().revision, round);
     }
 }
 
 #[test]
 fn of_processes_that_make_the_same_thread_one_does() {
     let Some(server) = server() else { return };
-    let place = Place::from(server.place());
+    let location = Location::from(server.location());
     let made: usize = std::thread::scope(|scope| {
         let tries: Vec<_> = (0..8)
             .map(|_| {
-                scope.spawn(|| match (SCHEME.init)(&place) {
+                scope.spawn(|| match (SCHEME.init)(&location) {
                     Ok(()) => 1,
                     Err(Error::AlreadyAThread(_)) => 0,
                     Err(e) => panic!("{e}"),
@@ -278,28 +278,28 @@ fn of_processes_that_make_the_same_thread_one_does() {
         tries.into_iter().map(|one| one.join().unwrap()).sum()
     });
     assert_eq!(made, 1);
-    fill(&mut *open(&place), 1);
+    fill(&mut *open(&location), 1);
 }
 
 #[test]
 fn a_newer_schema_is_refused_and_what_is_no_thread_is_said_to_be_none() {
     let Some(server) = server() else { return };
-    let place = Place::from(server.place_of("newer", "inbox"));
-    let missing = (SCHEME.open)(&place, LIMIT).err();
+    let location = Location::from(server.location_of("newer", "inbox"));
+    let missing = (SCHEME.open)(&location, LIMIT).err();
     assert!(matches!(missing, Some(Error::NotAThread(_))), "{missing:?}");
-    (SCHEME.init)(&place).unwrap();
-    let other = Place::from(server.place_of("newer", "other"));
+    (SCHEME.init)(&location).unwrap();
+    let other = Location::from(server.location_of("newer", "other"));
     assert!(matches!((SCHEME.open)(&other, LIMIT), Err(Error::NotAThread(_))));
     server.psql("INSERT INTO newer.versions VALUES (99)");
-    for refused in [(SCHEME.open)(&place, LIMIT).err(), (SCHEME.init)(&other).err()] {
+    for refused in [(SCHEME.open)(&location, LIMIT).err(), (SCHEME.init)(&other).err()] {
         assert!(matches!(refused, Some(Error::NewerSchema { found: 99, .. })), "{refused:?}");
     }
 }
 
 #[test]
 fn an_event_with_a_nul_is_stored_but_in_a_key_or_subtype_it_is_refused() {
-    let Some(place) = thread() else { return };
-    let mut store = open(&place);
+    let Some(location) = thread() else { return };
+    let mut store = open(&location);
     let event = NewEvent::new("self", "record", Some("a\0b".into()), "x").unwrap();
     assert!(matches!(put(&mut *store, &event), Err(Error::InvalidEvent(_))));
     assert!(matches!(put(&mut *store, &with_key(&message("x"), "a\0b")), Err(Error::InvalidEvent(_))));
@@ -310,10 +310,10 @@ fn an_event_with_a_nul_is_stored_but_in_a_key_or_subtype_it_is_refused() {
 #[test]
 fn a_transaction_that_stays_open_is_not_waited_for_longer_than_the_limit() {
     let Some(server) = server() else { return };
-    let place = Place::from(server.place_of("held", "inbox"));
-    (SCHEME.init)(&place).unwrap();
-    let mut holder = open(&place);
-    let mut other = (SCHEME.open)(&place, Duration::from_millis(100)).unwrap();
+    let location = Location::from(server.location_of("held", "inbox"));
+    (SCHEME.init)(&location).unwrap();
+    let mut holder = open(&location);
+    let mut other = (SCHEME.open)(&location, Duration::from_millis(100)).unwrap();
     holder
         .append(&mut |put| {
             put(&[message("a")])?;
@@ -330,10 +330,10 @@ fn a_transaction_that_stays_open_is_not_waited_for_longer_than_the_limit() {
 #[test]
 fn a_store_goes_on_after_its_connection_was_cut() {
     let Some(server) = server() else { return };
-    let place = server.place_of("cut", "inbox").replace('#', "&application_name=cut#");
-    let place = Place::from(place);
-    (SCHEME.init)(&place).unwrap();
-    let mut store = open(&place);
+    let location = server.location_of("cut", "inbox").replace('#', "&application_name=cut#");
+    let location = Location::from(location);
+    (SCHEME.init)(&location).unwrap();
+    let mut store = open(&location);
     fill(&mut *store, 1);
     let cut = || {
         let sql = "SELECT bool_and(pg_terminate_backend(pid, 60000)) FROM pg_stat_activity \
@@ -358,8 +358,8 @@ fn a_store_goes_on_after_its_connection_was_cut() {
 /// One COPY goes on from piece to piece, and makes way for a look at keys.
 #[test]
 fn a_batch_of_many_pieces_has_its_order_and_knows_its_own_keys() {
-    let Some(place) = thread() else { return };
-    let mut store = open(&place);
+    let Some(location) = thread() else { return };
+    let mut store = open(&location);
     put(&mut *store, &with_key(&message("0"), "before")).unwrap();
     let long = "x".repeat(1000);
     let contents: Vec<String> =
@@ -398,9 +398,9 @@ fn a_batch_of_many_pieces_has_its_order_and_knows_its_own_keys() {
 #[test]
 fn a_batch_that_fails_on_its_way_stores_nothing_and_does_not_spoil_the_next() {
     let Some(server) = server() else { return };
-    let place = Place::from(server.place_of("halfway", "inbox"));
-    (SCHEME.init)(&place).unwrap();
-    let mut store = open(&place);
+    let location = Location::from(server.location_of("halfway", "inbox"));
+    (SCHEME.init)(&location).unwrap();
+    let mut store = open(&location);
     let events = vec![message("x"); 5000];
     let failed = store.append(&mut |put| {
         put(&events)?;

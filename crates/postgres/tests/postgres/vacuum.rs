@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use thread::model::place::Place;
+use thread::model::location::Location;
 use thread::store::{Move, Store};
 use thread_postgres::SCHEME;
 
@@ -31,9 +31,9 @@ fn a_transaction_of_somebody_else_blocks_nobody_and_tables_stay_bounded_after_it
     else {
         return;
     };
-    let place = Place::from(server.place_of("held", "inbox"));
-    (SCHEME.init)(&place).unwrap();
-    let mut store = (SCHEME.open)(&place, Duration::from_secs(10)).unwrap();
+    let location = Location::from(server.location_of("held", "inbox"));
+    (SCHEME.init)(&location).unwrap();
+    let mut store = (SCHEME.open)(&location, Duration::from_secs(10)).unwrap();
     store.subscribe(&new_subscription("bot")).unwrap();
     let count: i64 = if crate::long() { 3000 } else { 200 };
     let before = push(&mut *store, count);

@@ -17,10 +17,10 @@ use thread::model::filter::Scope;
 use thread::{Filter, Queue};
 use thread_agent::conversation::{ClientInput, Entry};
 use thread_protocol::Content;
-use thread_protocol::method::Place;
+use thread_protocol::method::MessageRef;
 
 use self::input::{Input, InputError};
-use self::respond::{respond, standing};
+use self::respond::{pending_input, respond};
 use self::stream::{Point, Stream};
 use self::translate::{Start, Version};
 use super::attachments;
@@ -28,8 +28,8 @@ use super::error::{ErrorBody, HttpError};
 use crate::access::origin;
 use crate::error::{RequestError, Result};
 use crate::gateway::Gateway;
+use crate::session::blocking_pool::Kind;
 use crate::session::history;
-use crate::session::jobs::Kind;
 use crate::session::write::{self, Author, ClientMessage};
 use crate::session_id::SessionId;
 
@@ -95,11 +95,11 @@ pub async fn run(
                 "the agent goes on with this thread's messages, not with those given",
             );
         }
-        let standing = start.map(|start| standing(&mut queue, start.message)).transpose()?;
-        Ok((start.zip(standing), std::mem::take(&mut input.message), std::mem::take(&mut input.handed)))
+        let pending_input = start.map(|start| pending_input(&mut queue, start.message)).transpose()?;
+        Ok((start.zip(pending_input), std::mem::take(&mut input.message), std::mem::take(&mut input.handed)))
     };
-    let (going_on, message, handed) = gateway.jobs().run(session, Kind::Write, work).await?;
-    let (start, standing) = match (going_on, message) {
+    let (going_on, message, handed) = gateway.pool().run(session, Kind::Write, work).await?;
+    let (start, pending_input) = match (going_on, message) {
         (Some(found), _) => found,
         (None, Some(message)) => {
             let mut own = origin::own(&headers);
@@ -129,13 +129,14 @@ pub async fn run(
                 let mut queue = own.root.queue(session)?;
                 let accepted =
                     write::message(&mut queue, &own.storage, &own.launcher, session, &author(), &message)?;
-                Ok((Start::of_message(accepted.event), standing(&mut queue, accepted.event)?))
+                Ok((Start::of_message(accepted.event), pending_input(&mut queue, accepted.event)?))
             };
-            gateway.jobs().run(session, Kind::Write, work).await?
+            gateway.pool().run(session, Kind::Write, work).await?
         }
         (None, None) => return Err(RequestError::BadParams("there is no user message".into()).into()),
     };
-    let point = Point { start: Some(start), after: start.shown, standing, run_id: Some(run_id) };
+    let point =
+        Point { start: Some(start), after: start.shown, pending: pending_input, run_id: Some(run_id) };
     let stream = Stream::new(gateway, session, version, thread_id, point).await?;
     Ok(if cancels { stream.cancelling().into_response() } else { stream.into_response() })
 }
@@ -204,7 +205,7 @@ pub async fn events(
     let after: Option<i64> = last.or(query.after);
     let own = gateway.clone();
     let work = move || stream::resume_point(&mut own.root.queue(session)?, after);
-    let point = gateway.jobs().run(session, Kind::Read, work).await?;
+    let point = gateway.pool().run(session, Kind::Read, work).await?;
     let version = Version::of_query(query.protocol.as_deref()).unwrap_or(Version::One);
     Ok(Stream::new(gateway, session, version, query.thread_id, point).await?.into_response())
 }
@@ -237,7 +238,7 @@ pub async fn cancel(
         let mut queue = own.root.queue(session)?;
         write::cancel(&mut queue, &own.launcher, &author().source(session), body.run_id.as_deref())
     };
-    let run_id = gateway.jobs().run(session, Kind::Write, work).await?;
+    let run_id = gateway.pool().run(session, Kind::Write, work).await?;
     let run_id =
         run_id.ok_or(HttpError::new(StatusCode::NOT_FOUND, "no run is under way in this thread".into()))?;
     Ok(Json(json!({ "runId": run_id, "message": "Cancellation requested" })))
@@ -269,7 +270,7 @@ pub async fn permission(
         let source = author().source(session);
         write::permission(&mut queue, &own.launcher, &source, &body.request_id, &body.choice)
     };
-    gateway.jobs().run(session, Kind::Write, work).await?;
+    gateway.pool().run(session, Kind::Write, work).await?;
     Ok(Json(json!({})))
 }
 
@@ -293,7 +294,7 @@ pub async fn message_history(
 ) -> Result<Json<Value>, HttpError> {
     let session = SessionId::named(&query.thread_id);
     let limit = query.limit.unwrap_or(50).clamp(1, 200);
-    let before = query.before.map(|seq| Place::Seq(u64::try_from(seq).unwrap_or(0)));
+    let before = query.before.map(|seq| MessageRef::Seq(u64::try_from(seq).unwrap_or(0)));
     let page = history::read(&gateway.hub.context, session, before, limit).await?;
     let messages = page.messages;
     Ok(Json(json!({ "threadId": query.thread_id, "messages": messages, "hasMore": page.has_more })))

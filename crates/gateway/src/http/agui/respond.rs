@@ -10,12 +10,12 @@ use thread_agent::conversation::{
     result_of, shown_call_id,
 };
 use thread_agent::store::push_once;
-use thread_protocol::method::Place;
+use thread_protocol::method::MessageRef;
 
 use super::input::{Input, Resume, ResumeStatus, ToolMessage};
-use super::translate::{Standing, Start};
+use super::translate::{PendingInput, Start};
 use crate::error::{RequestError, Result};
-use crate::session::place::place;
+use crate::session::message_ref::seq_of;
 use crate::session::runs::open_runs;
 use crate::session::write::{self, Author};
 
@@ -42,7 +42,7 @@ pub fn respond(
         return Ok(None);
     }
     let message = input.message.as_ref();
-    let said = message.and_then(|message| place(queue, &Place::Id(message.id.clone())).ok());
+    let said = message.and_then(|message| seq_of(queue, &MessageRef::Id(message.id.clone())).ok());
     if message.is_some() && said.is_none() {
         return Ok(None);
     }
@@ -149,9 +149,9 @@ fn answer_calls(
 /// # Errors
 ///
 /// Errors of the thread.
-pub fn standing(queue: &mut Queue, message: i64) -> Result<Standing> {
+pub fn pending_input(queue: &mut Queue, message: i64) -> Result<PendingInput> {
     let (_, runs, upto) = open_runs(queue)?;
-    let Some(run) = runs.get(message) else { return Ok(Standing { upto, ..Standing::default() }) };
+    let Some(run) = runs.get(message) else { return Ok(PendingInput { upto, ..PendingInput::default() }) };
     let mut permissions = std::collections::HashSet::new();
     for asked in &run.open_permissions {
         let asked_at =
@@ -161,7 +161,7 @@ pub fn standing(queue: &mut Queue, message: i64) -> Result<Standing> {
             permissions.insert(asked.request_id.clone());
         }
     }
-    Ok(Standing { upto, permissions, calls: run.open_calls.keys().cloned().collect() })
+    Ok(PendingInput { upto, permissions, calls: run.open_calls.keys().cloned().collect() })
 }
 
 /// The message whose run an event belongs to: runs are one after the other.

@@ -19,15 +19,15 @@ use thread_agent::conversation::Entry;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::respond::standing;
-use super::translate::{Run, Standing, Start, Translator, Version};
+use super::respond::pending_input;
+use super::translate::{PendingInput, Run, Start, Translator, Version};
 use crate::error::Result;
 use crate::gateway::Gateway;
+use crate::session::blocking_pool::Kind;
 use crate::session::cursor::{Cursor, Next};
 use crate::session::event::SessionEvent;
 use crate::session::history;
-use crate::session::jobs::Kind;
-use crate::session::live::{Present, test_delay};
+use crate::session::live_session::{Present, test_delay};
 use crate::session::runs::open_runs;
 use crate::session::write;
 use crate::session_id::SessionId;
@@ -46,7 +46,7 @@ pub struct Point {
     /// The client has received everything up to this event id.
     pub after: i64,
     /// What the run was waiting for when the client came.
-    pub standing: Standing,
+    pub pending: PendingInput,
     /// The client's name for the run; by default the run's.
     pub run_id: Option<String>,
 }
@@ -67,14 +67,14 @@ pub fn resume_point(queue: &mut Queue, after: Option<i64>) -> Result<Point> {
             runs.in_order().first().copied().map(Start::of_message)
         }
     };
-    let standing = match start {
-        Some(start) => standing(queue, start.message)?,
-        None => Standing { upto: newest, ..Standing::default() },
+    let pending = match start {
+        Some(start) => pending_input(queue, start.message)?,
+        None => PendingInput { upto: newest, ..PendingInput::default() },
     };
     let after = after.or(start.map(|start| start.shown)).unwrap_or(newest);
     let begun = start.map(|start| queue.event(start.event)).transpose()?.flatten();
     let run_id = begun.and_then(|event| Entry::of(&event).0);
-    Ok(Point { start, after, standing, run_id })
+    Ok(Point { start, after, pending, run_id })
 }
 
 /// What a client was shown whose last event is `after`; `None` if its run was over.
@@ -134,7 +134,7 @@ impl Stream {
     ) -> Result<Stream> {
         let live = gateway.hub.enter(session).await?;
         test_delay().await;
-        let Point { start, after, standing, run_id } = point;
+        let Point { start, after, pending, run_id } = point;
         // Events that the client already has are translated again, to know what they left open.
         let cursor = Cursor::new(live, start.map_or(after, |start| start.message - 1));
         let mut stream = Stream {
@@ -148,7 +148,7 @@ impl Stream {
             cancels: false,
             ended: false,
         };
-        stream.translator = start.map(|start| stream.translator(start, run_id.unwrap_or_default(), standing));
+        stream.translator = start.map(|start| stream.translator(start, run_id.unwrap_or_default(), pending));
         Ok(stream)
     }
 
@@ -158,11 +158,11 @@ impl Stream {
         self
     }
 
-    fn translator(&self, start: Start, run_id: String, standing: Standing) -> Translator {
+    fn translator(&self, start: Start, run_id: String, pending: PendingInput) -> Translator {
         let (storage, session) = (self.gateway.storage.clone(), self.cursor.session());
         let content_url = move |id| storage.event_url(session, id);
         let point = (start, self.after);
-        Translator::new(self.version, self.thread_id.clone(), run_id, point, standing, content_url)
+        Translator::new(self.version, self.thread_id.clone(), run_id, point, pending, content_url)
     }
 
     /// What is written next; `None` at the end. An error means that the run is not over: it aborts the
@@ -222,10 +222,10 @@ impl Stream {
         };
         start.shown = start.shown.max(self.after);
         let (gateway, session) = (self.gateway.clone(), self.cursor.session());
-        let work = move || standing(&mut gateway.root.queue(session)?, start.message);
-        let standing = self.gateway.jobs().run(session, Kind::Read, work).await?;
+        let work = move || pending_input(&mut gateway.root.queue(session)?, start.message);
+        let pending = self.gateway.pool().run(session, Kind::Read, work).await?;
         let run_id = event.run_id.clone().unwrap_or_default();
-        self.translator = Some(self.translator(start, run_id, standing));
+        self.translator = Some(self.translator(start, run_id, pending));
         self.position = 0;
         let is_message = start.event == start.message;
         if !is_message {
@@ -264,7 +264,7 @@ impl Stream {
             let source = super::author().source(session);
             write::cancel_run_of(&mut queue, &gateway.launcher, &source, message)
         };
-        if let Err(e) = self.gateway.jobs().run(session, Kind::Write, work).await {
+        if let Err(e) = self.gateway.pool().run(session, Kind::Write, work).await {
             e.log("a run whose client left cannot be cancelled");
         }
     }

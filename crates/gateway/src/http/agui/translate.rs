@@ -75,7 +75,7 @@ impl Start {
 
 /// What a run was waiting for when a stream of it began. What had been answered by then does not end the stream.
 #[derive(Debug, Default)]
-pub struct Standing {
+pub struct PendingInput {
     /// The last event that was there.
     pub upto: i64,
     /// Requests for permission, by their ids.
@@ -161,7 +161,7 @@ pub struct Translator {
     start: Start,
     /// The client has everything up to this event.
     after: i64,
-    standing: Standing,
+    pending: PendingInput,
     /// Where the content of an event is that is too large to be shown.
     content_url: Box<dyn Fn(i64) -> String + Send>,
     /// The run's id in the thread.
@@ -216,7 +216,7 @@ impl Translator {
         thread_id: String,
         run_id: String,
         (start, after): (Start, i64),
-        standing: Standing,
+        pending: PendingInput,
         content_url: impl Fn(i64) -> String + Send + 'static,
     ) -> Translator {
         Translator {
@@ -225,7 +225,7 @@ impl Translator {
             run_id,
             start,
             after,
-            standing,
+            pending,
             content_url: Box::new(content_url),
             stored_run_id: None,
             input: ClientInput::default(),
@@ -402,7 +402,7 @@ impl Translator {
                 let id = shown_call_id(&call.call_id, attempt_of(event).unwrap_or(0));
                 let for_client = is_for_client(event);
                 if self.tool_call(&id, call, for_client, None, output) && for_client {
-                    let is_open = self.standing.calls.contains(&call.call_id);
+                    let is_open = self.pending.calls.contains(&call.call_id);
                     return self.stops(event.id, is_open).then(|| Outcome::Pending(vec![id]));
                 }
             }
@@ -448,7 +448,7 @@ impl Translator {
     /// when the stream began.
     fn stops(&self, id: i64, is_open: bool) -> bool {
         // A client that has what came after it was not stopped there.
-        id == self.after || id > self.after && (id > self.standing.upto || is_open)
+        id == self.after || id > self.after && (id > self.pending.upto || is_open)
     }
 
     fn permission(
@@ -480,7 +480,7 @@ impl Translator {
         }
         let ids = asked.choices.iter().map(|choice| choice.id.clone()).collect();
         self.permissions.insert(request_id.clone(), Asked { event_id: event.id, interrupt, choices: ids });
-        let is_open = self.standing.permissions.contains(request_id);
+        let is_open = self.pending.permissions.contains(request_id);
         if self.version != Version::Zero && self.stops(event.id, is_open) {
             return Some(Outcome::Interrupt(self.interrupts()));
         }
@@ -494,7 +494,7 @@ impl Translator {
     /// What the run waits for people to answer.
     fn interrupts(&self) -> Vec<Value> {
         let is_open = |(id, asked): &(&String, &Asked)| {
-            asked.event_id > self.standing.upto || self.standing.permissions.contains(*id)
+            asked.event_id > self.pending.upto || self.pending.permissions.contains(*id)
         };
         match self.version {
             Version::Zero => Vec::new(),
@@ -877,8 +877,8 @@ mod tests {
     fn types(version: Version, events: &[thread::NewEvent<'_>]) -> (Vec<String>, Run) {
         let point = (Start::of_message(1), 0);
         let url = |id: i64| id.to_string();
-        let standing = Standing::default();
-        let mut translator = Translator::new(version, "t".into(), "r".into(), point, standing, url);
+        let pending = PendingInput::default();
+        let mut translator = Translator::new(version, "t".into(), "r".into(), point, pending, url);
         let (mut types, mut last) = (Vec::new(), Run::GoesOn);
         for (id, event) in (1..).zip(events) {
             let (output, run) = translator.feed(&SessionEvent::stored(id, event));

@@ -13,17 +13,17 @@ use crate::error::RequestError;
 use crate::http::error::HttpError;
 
 /// An error response.
-pub struct Refusal(HttpError);
+pub struct ApiError(HttpError);
 
-impl IntoResponse for Refusal {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         self.0.into_response()
     }
 }
 
-impl Refusal {
-    pub fn bad(what: impl Into<String>) -> Refusal {
-        Refusal(HttpError::new(StatusCode::BAD_REQUEST, what.into()))
+impl ApiError {
+    pub fn bad(what: impl Into<String>) -> ApiError {
+        ApiError(HttpError::new(StatusCode::BAD_REQUEST, what.into()))
     }
 
     pub fn into_http(self) -> HttpError {
@@ -31,10 +31,10 @@ impl Refusal {
     }
 }
 
-impl From<RequestError> for Refusal {
-    fn from(error: RequestError) -> Refusal {
+impl From<RequestError> for ApiError {
+    fn from(error: RequestError) -> ApiError {
         let RequestError::Thread(e) = error else {
-            return Refusal(match error {
+            return ApiError(match error {
                 RequestError::UnknownSession(_) => HttpError::new(
                     StatusCode::NOT_FOUND,
                     "the thread is gone; see /api/v1/threads".to_owned(),
@@ -65,7 +65,7 @@ impl From<RequestError> for Refusal {
         if status.is_server_error() {
             tracing::error!("a request about a thread: {e}");
         }
-        Refusal(HttpError { status, error: format!("{e} - {}", failure::hint(&e)), code: e.code().as_str() })
+        ApiError(HttpError { status, error: format!("{e} - {}", failure::hint(&e)), code: e.code().as_str() })
     }
 }
 
@@ -73,13 +73,13 @@ impl From<RequestError> for Refusal {
 pub struct Body<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
-    type Rejection = Refusal;
+    type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> Result<Body<T>, Refusal> {
+    async fn from_request(request: Request, state: &S) -> Result<Body<T>, ApiError> {
         match axum::Json::<T>::from_request(request, state).await {
             Ok(axum::Json(body)) => Ok(Body(body)),
-            Err(JsonRejection::JsonDataError(e)) => Err(Refusal::bad(e.body_text())),
-            Err(e) => Err(Refusal(HttpError::new(e.status(), e.body_text()))),
+            Err(JsonRejection::JsonDataError(e)) => Err(ApiError::bad(e.body_text())),
+            Err(e) => Err(ApiError(HttpError::new(e.status(), e.body_text()))),
         }
     }
 }
@@ -88,13 +88,13 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
 pub struct Query<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
-    type Rejection = Refusal;
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Query<T>, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Query<T>, ApiError> {
         let found = axum::extract::Query::<T>::from_request_parts(parts, state).await;
         found
             .map(|axum::extract::Query(query)| Query(query))
-            .map_err(|e: QueryRejection| Refusal::bad(e.body_text()))
+            .map_err(|e: QueryRejection| ApiError::bad(e.body_text()))
     }
 }
 
@@ -102,12 +102,12 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
 pub struct Path<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T> {
-    type Rejection = Refusal;
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Path<T>, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Path<T>, ApiError> {
         let found = axum::extract::Path::<T>::from_request_parts(parts, state).await;
         found
             .map(|axum::extract::Path(names)| Path(names))
-            .map_err(|e: PathRejection| Refusal(HttpError::new(StatusCode::NOT_FOUND, e.body_text())))
+            .map_err(|e: PathRejection| ApiError(HttpError::new(StatusCode::NOT_FOUND, e.body_text())))
     }
 }

@@ -9,17 +9,17 @@ use serde::Deserialize;
 use thread::model::subscription::ConsumerId;
 use utoipa::IntoParams;
 
-use super::error::{Path, Query, Refusal};
+use super::error::{ApiError, Path, Query};
 use crate::error::RequestError;
 use crate::gateway::Gateway;
 use crate::http::content::streamed;
 use crate::http::error::ErrorBody;
-use crate::look::dead::{self, Mark};
-use crate::look::form::{DeadPage, EventDetail, EventPage, RunDetail, RunPage, Thread, ThreadList};
-use crate::look::{events, runs};
-use crate::session::jobs::Kind;
+use crate::inspect::dead::{self, Mark};
+use crate::inspect::dto::{DeadPage, EventDetail, EventPage, RunDetail, RunPage, Thread, ThreadList};
+use crate::inspect::{events, runs};
+use crate::session::blocking_pool::Kind;
 
-type Answer<T> = Result<Json<T>, Refusal>;
+type Answer<T> = Result<Json<T>, ApiError>;
 
 /// How much of a content is sent at a time, in bytes.
 const PIECE: usize = 256 * 1024;
@@ -54,9 +54,9 @@ fn limit(asked: Option<u32>) -> usize {
     (status = "5XX", body = ErrorBody),
 ))]
 pub async fn list(State(gateway): State<Arc<Gateway>>, Query(query): Query<ListQuery>) -> Answer<ThreadList> {
-    let listing = gateway.look.listing().await?;
+    let listing = gateway.inspector.listing().await?;
     let (offset, limit) = query.page();
-    Ok(Json(gateway.look.page_of(&listing, offset, limit)))
+    Ok(Json(gateway.inspector.page_of(&listing, offset, limit)))
 }
 
 /// A thread and its consumers
@@ -68,8 +68,10 @@ pub async fn list(State(gateway): State<Arc<Gateway>>, Query(query): Query<ListQ
         (status = "5XX", body = ErrorBody),
     ))]
 pub async fn thread(State(gateway): State<Arc<Gateway>>, Path(thread): Path<String>) -> Answer<Thread> {
-    let found =
-        gateway.look.at(&thread, Kind::Read, |look, target, queue| look.thread(target, queue)).await?;
+    let found = gateway
+        .inspector
+        .at(&thread, Kind::Read, |inspector, target, queue| inspector.thread(target, queue))
+        .await?;
     Ok(Json(found))
 }
 
@@ -102,7 +104,7 @@ pub async fn events(
     let EventsQuery { before, after, filter, .. } = query;
     let (filter, limit) = (events::filter(filter.as_deref())?, limit(query.limit));
     let page = move |queue: &mut _| events::page(queue, before, after, limit, filter.as_ref());
-    Ok(Json(gateway.look.at(&thread, Kind::Read, move |_, _, queue| page(queue)).await?))
+    Ok(Json(gateway.inspector.at(&thread, Kind::Read, move |_, _, queue| page(queue)).await?))
 }
 
 /// An event, and what became of it
@@ -118,7 +120,7 @@ pub async fn event(
     Path((thread, event)): Path<(String, i64)>,
 ) -> Answer<EventDetail> {
     let found = gateway
-        .look
+        .inspector
         .at(&thread, Kind::Read, move |_, target, queue| events::detail(queue, target, event, &content_url));
     Ok(Json(found.await?))
 }
@@ -146,12 +148,12 @@ fn content_url(thread: &str, event: i64) -> String {
 pub async fn content(
     State(gateway): State<Arc<Gateway>>,
     Path((thread, event)): Path<(String, i64)>,
-) -> Result<Response, Refusal> {
+) -> Result<Response, ApiError> {
     let read = move |offset| {
         let (gateway, thread) = (gateway.clone(), thread.clone());
         async move {
             let piece = move |queue: &mut thread::Queue| Ok(queue.read_content(event, offset, PIECE)?);
-            gateway.look.at(&thread, Kind::Read, move |_, _, queue| piece(queue)).await
+            gateway.inspector.at(&thread, Kind::Read, move |_, _, queue| piece(queue)).await
         }
     };
     let missing =
@@ -184,10 +186,10 @@ pub async fn runs(
     Query(query): Query<RunsQuery>,
 ) -> Answer<RunPage> {
     let before =
-        query.before.map(|before| before.parse().map_err(|_| Refusal::bad("'before' is no id of a run")));
+        query.before.map(|before| before.parse().map_err(|_| ApiError::bad("'before' is no id of a run")));
     let (before, limit, consumer) = (before.transpose()?, limit(query.limit), ConsumerId::stored(consumer));
     let page = move |queue: &mut _| runs::page(queue, &consumer, before, limit);
-    Ok(Json(gateway.look.at(&thread, Kind::Read, move |_, _, queue| page(queue)).await?))
+    Ok(Json(gateway.inspector.at(&thread, Kind::Read, move |_, _, queue| page(queue)).await?))
 }
 
 /// A run with its output, its timeline and its events
@@ -207,7 +209,7 @@ pub async fn run(
 ) -> Answer<RunDetail> {
     let consumer = ConsumerId::stored(consumer);
     let found = move |queue: &mut _| runs::one(queue, &consumer, &run);
-    Ok(Json(gateway.look.at(&thread, Kind::Read, move |_, _, queue| found(queue)).await?))
+    Ok(Json(gateway.inspector.at(&thread, Kind::Read, move |_, _, queue| found(queue)).await?))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -241,5 +243,5 @@ pub async fn dead(
     let (limit, consumer) = (limit(query.limit), consumer.map(ConsumerId::stored));
     let page =
         move |queue: &mut _| dead::page(queue, consumer.as_ref(), reason.as_deref(), before.as_ref(), limit);
-    Ok(Json(gateway.look.at(&thread, Kind::Read, move |_, _, queue| page(queue)).await?))
+    Ok(Json(gateway.inspector.at(&thread, Kind::Read, move |_, _, queue| page(queue)).await?))
 }

@@ -16,13 +16,13 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use utoipa::IntoParams;
 
-use super::error::{Path, Query, Refusal};
+use super::error::{ApiError, Path, Query};
 use super::read::ListQuery;
 use crate::gateway::Gateway;
 use crate::http::error::{ErrorBody, HttpError};
-use crate::look::events::filter;
-use crate::look::tail::{Piece, Tail};
-use crate::look::watched::Seen;
+use crate::inspect::events::filter;
+use crate::inspect::tail::{Piece, Tail};
+use crate::inspect::watched::Seen;
 
 /// How often a comment is written to an idle stream, so that proxies do not close it.
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
@@ -94,7 +94,7 @@ impl AsyncSource for Watching {
             match seen {
                 Seen::NotYet => {}
                 Seen::List(list) => {
-                    let data = self.gateway.look.written_page_of(&list, offset, limit);
+                    let data = self.gateway.inspector.written_page_of(&list, offset, limit);
                     return Next::Piece(written("threads", &data));
                 }
                 Seen::Thread(data) => return Next::Piece(written("thread", &data)),
@@ -114,8 +114,8 @@ impl AsyncSource for Watching {
 pub async fn watch_list(
     State(gateway): State<Arc<Gateway>>,
     Query(query): Query<ListQuery>,
-) -> Result<Response, Refusal> {
-    let seen = gateway.look.watch_list();
+) -> Result<Response, ApiError> {
+    let seen = gateway.inspector.watch_list();
     let watching = Watching { gateway: gateway.clone(), seen, page: query.page(), is_first: true };
     Ok(response(gateway, watching))
 }
@@ -133,9 +133,9 @@ pub async fn watch_list(
 pub async fn watch(
     State(gateway): State<Arc<Gateway>>,
     Path(thread): Path<String>,
-) -> Result<Response, Refusal> {
-    let id = gateway.look.existing(&thread).await?;
-    let seen = gateway.look.watch(id);
+) -> Result<Response, ApiError> {
+    let id = gateway.inspector.existing(&thread).await?;
+    let seen = gateway.inspector.watch(id);
     let watching = Watching { gateway: gateway.clone(), seen, page: (0, 0), is_first: true };
     Ok(response(gateway, watching))
 }
@@ -161,7 +161,7 @@ impl AsyncSource for Tail {
             // Without data it is no event, but where to go on.
             Ok(Piece::Nothing(upto)) => Next::Piece(format!("id: {upto}\n\n").into()),
             Err(e) => {
-                let HttpError { error, code, .. } = Refusal::from(e).into_http();
+                let HttpError { error, code, .. } = ApiError::from(e).into_http();
                 failed(&error, code)
             }
         }
@@ -184,9 +184,9 @@ pub async fn stream(
     Path(thread): Path<String>,
     Query(query): Query<StreamQuery>,
     headers: HeaderMap,
-) -> Result<Response, Refusal> {
+) -> Result<Response, ApiError> {
     let last = headers.get("last-event-id").and_then(|value| value.to_str().ok()?.trim().parse().ok());
     let filter = filter(query.filter.as_deref())?;
-    let tail = Tail::new(&gateway.look, &thread, last.or(query.after), filter).await?;
+    let tail = Tail::new(&gateway.inspector, &thread, last.or(query.after), filter).await?;
     Ok(response(gateway, tail))
 }

@@ -14,13 +14,13 @@ use thread::model::run::StopRequest;
 use thread::model::subscription::ConsumerId;
 use utoipa::ToSchema;
 
-use super::error::{Body, Path, Refusal};
+use super::error::{ApiError, Body, Path};
 use crate::gateway::Gateway;
 use crate::http::error::ErrorBody;
-use crate::look::dead::Meant;
-use crate::look::form::{Consumer, Discarded, Pushed, Retried};
-use crate::look::verbs::Verb;
-use crate::session::jobs::Kind;
+use crate::inspect::dead::Meant;
+use crate::inspect::dto::{Consumer, Discarded, Pushed, Retried};
+use crate::inspect::verbs::Verb;
+use crate::session::blocking_pool::Kind;
 
 /// The most events that a request names, and the longest time that a stop gives processes.
 const MOST_IDS: usize = 10_000;
@@ -58,9 +58,9 @@ pub async fn push(
     State(gateway): State<Arc<Gateway>>,
     Path(thread): Path<String>,
     Body(body): Body<NewEventBody>,
-) -> Result<(StatusCode, Json<Pushed>), Refusal> {
+) -> Result<(StatusCode, Json<Pushed>), ApiError> {
     let invalid = |e: thread::model::event::InvalidEvent| {
-        Refusal::from(crate::error::RequestError::Thread(Error::InvalidEvent(e)))
+        ApiError::from(crate::error::RequestError::Thread(Error::InvalidEvent(e)))
     };
     let mut event = NewEvent::new(body.source, &body.kind, body.subtype.map(Into::into), body.content)
         .map_err(invalid)?;
@@ -69,10 +69,12 @@ pub async fn push(
     }
     if let Some(key) = body.idempotency_key {
         event =
-            event.with_key(key).map_err(|e| Refusal::from(crate::error::RequestError::Thread(e.into())))?;
+            event.with_key(key).map_err(|e| ApiError::from(crate::error::RequestError::Thread(e.into())))?;
     }
-    let pushed =
-        gateway.look.at(&thread, Kind::Write, move |look, _, queue| look.push(queue, &event)).await?;
+    let pushed = gateway
+        .inspector
+        .at(&thread, Kind::Write, move |inspector, _, queue| inspector.push(queue, &event))
+        .await?;
     Ok((StatusCode::CREATED, Json(pushed)))
 }
 
@@ -89,15 +91,15 @@ pub struct DeadBody {
 }
 
 impl DeadBody {
-    fn meant(self) -> Result<(ConsumerId, Meant), Refusal> {
+    fn meant(self) -> Result<(ConsumerId, Meant), ApiError> {
         let meant = match (self.ids, self.reason, self.all.unwrap_or(false)) {
             (Some(ids), None, false) if ids.len() > MOST_IDS => {
-                return Err(Refusal::bad(format!("a request names at most {MOST_IDS} events")));
+                return Err(ApiError::bad(format!("a request names at most {MOST_IDS} events")));
             }
             (Some(ids), None, false) => Meant::Events(ids.into_iter().collect()),
             (None, Some(reason), false) => Meant::Reason(reason),
             (None, None, true) => Meant::All,
-            _ => return Err(Refusal::bad("give one of 'ids', 'reason' and 'all': true")),
+            _ => return Err(ApiError::bad("give one of 'ids', 'reason' and 'all': true")),
         };
         Ok((ConsumerId::stored(self.consumer), meant))
     }
@@ -116,10 +118,11 @@ pub async fn retry(
     State(gateway): State<Arc<Gateway>>,
     Path(thread): Path<String>,
     Body(body): Body<DeadBody>,
-) -> Result<Json<Retried>, Refusal> {
+) -> Result<Json<Retried>, ApiError> {
     let (consumer, meant) = body.meant()?;
-    let work =
-        gateway.look.at(&thread, Kind::Write, move |look, _, queue| look.retry(queue, &consumer, &meant));
+    let work = gateway
+        .inspector
+        .at(&thread, Kind::Write, move |inspector, _, queue| inspector.retry(queue, &consumer, &meant));
     Ok(Json(work.await?))
 }
 
@@ -136,10 +139,11 @@ pub async fn discard(
     State(gateway): State<Arc<Gateway>>,
     Path(thread): Path<String>,
     Body(body): Body<DeadBody>,
-) -> Result<Json<Discarded>, Refusal> {
+) -> Result<Json<Discarded>, ApiError> {
     let (consumer, meant) = body.meant()?;
-    let work =
-        gateway.look.at(&thread, Kind::Write, move |look, _, queue| look.discard(queue, &consumer, &meant));
+    let work = gateway
+        .inspector
+        .at(&thread, Kind::Write, move |inspector, _, queue| inspector.discard(queue, &consumer, &meant));
     Ok(Json(work.await?))
 }
 
@@ -148,9 +152,11 @@ async fn act(
     gateway: &Gateway,
     (thread, consumer): (String, String),
     verb: Verb,
-) -> Result<Json<Consumer>, Refusal> {
+) -> Result<Json<Consumer>, ApiError> {
     let consumer = ConsumerId::stored(consumer);
-    let work = gateway.look.at(&thread, Kind::Write, move |look, _, queue| look.act(queue, &consumer, verb));
+    let work = gateway
+        .inspector
+        .at(&thread, Kind::Write, move |inspector, _, queue| inspector.act(queue, &consumer, verb));
     Ok(Json(work.await?))
 }
 
@@ -172,7 +178,7 @@ pub async fn pause(
     State(gateway): State<Arc<Gateway>>,
     Path(names): Path<(String, String)>,
     Body(Nothing {}): Body<Nothing>,
-) -> Result<Json<Consumer>, Refusal> {
+) -> Result<Json<Consumer>, ApiError> {
     act(&gateway, names, Verb::Pause).await
 }
 
@@ -189,7 +195,7 @@ pub async fn resume(
     State(gateway): State<Arc<Gateway>>,
     Path(names): Path<(String, String)>,
     Body(Nothing {}): Body<Nothing>,
-) -> Result<Json<Consumer>, Refusal> {
+) -> Result<Json<Consumer>, ApiError> {
     act(&gateway, names, Verb::Resume).await
 }
 
@@ -216,12 +222,12 @@ pub async fn stop(
     State(gateway): State<Arc<Gateway>>,
     Path(names): Path<(String, String)>,
     Body(body): Body<StopBody>,
-) -> Result<Json<Consumer>, Refusal> {
+) -> Result<Json<Consumer>, ApiError> {
     let default = StopRequest::default();
     let kill_after_ms = body.kill_after_ms.unwrap_or(default.kill_after_ms).min(LONGEST_GRACE);
     let request = StopRequest { kill_after_ms, skip: body.skip.unwrap_or(false), ..default };
     let (thread, consumer) = names;
-    Ok(Json(gateway.look.stop(&thread, ConsumerId::stored(consumer), request).await?))
+    Ok(Json(gateway.inspector.stop(&thread, ConsumerId::stored(consumer), request).await?))
 }
 
 /// Where a cursor is to be moved.
@@ -253,11 +259,11 @@ pub async fn seek(
     State(gateway): State<Arc<Gateway>>,
     Path(names): Path<(String, String)>,
     Body(body): Body<SeekBody>,
-) -> Result<Json<Consumer>, Refusal> {
+) -> Result<Json<Consumer>, ApiError> {
     let to = match body.to {
         To::Event(id) => Position::Event(i64::try_from(id).unwrap_or(i64::MAX)),
         To::Word(word) => Position::parse(&word)
-            .map_err(|why| Refusal::bad(format!("the position '{}': {why}", word.escape_debug())))?,
+            .map_err(|why| ApiError::bad(format!("the position '{}': {why}", word.escape_debug())))?,
     };
     act(&gateway, names, Verb::Seek(to)).await
 }

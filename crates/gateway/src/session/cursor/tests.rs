@@ -3,10 +3,10 @@ use thread_agent::conversation::{Message, ToolResult};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
 use super::*;
+use crate::session::blocking_pool::Kind;
 use crate::session::budget::PAGE;
 use crate::session::fixture::{Fixture, Seen, THEM, advance, drain, event, now, present, run};
-use crate::session::jobs::Kind;
-use crate::session::live::Reader;
+use crate::session::live_session::Reader;
 use crate::session::runs::open_runs;
 
 /// So long that four of them do not fit into the ring, nor five into a page.
@@ -73,7 +73,7 @@ async fn whatever_is_stored_between_any_two_steps_of_entering_comes_once_and_in_
         let watch = fixture.context.watcher.watch(&queue);
         let (agent, runs, upto) = open_runs(&mut queue).unwrap();
         next_step(&mut fixture);
-        let live = Arc::new(Live::new(session, fixture.context.clone(), watch, runs, upto));
+        let live = Arc::new(LiveSession::new(session, fixture.context.clone(), watch, runs, upto));
         let position = next_step(&mut fixture);
         // One enters before the session is read on, one after it, and one comes back.
         let mut early = Cursor::new(live.clone(), position).of_client();

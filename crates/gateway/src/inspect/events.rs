@@ -1,0 +1,135 @@
+//! Pages of events, and one event with what became of it.
+
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+use thread::model::filter::Scope;
+use thread::model::run::{RUNS_KEPT, Run, RunResult};
+use thread::pending::checked_filter;
+use thread::queue::Selection;
+use thread::{After, Filter, Queue};
+
+use super::dead;
+use super::dto::{DeadLetter, EventDetail, EventPage, FilterFailures, Handled, Handling, Incomplete};
+use super::event;
+use super::runs;
+use super::threads::Target;
+use super::{FILTER_TIME, dto};
+use crate::error::{RequestError, Result};
+
+/// How much of the content of one event is shown, in bytes.
+const WHOLE: u64 = 1024 * 1024;
+
+/// A filter in a request.
+///
+/// # Errors
+///
+/// It is none.
+pub fn filter(text: Option<&str>) -> Result<Option<Filter>> {
+    Ok(Filter::new(text.unwrap_or_default(), Scope::Reading)?)
+}
+
+/// A page of events, newest first.
+///
+/// # Errors
+///
+/// The filter is too slow for a single event; errors of the thread.
+pub fn page(
+    queue: &mut Queue,
+    before: Option<i64>,
+    after: Option<i64>,
+    limit: usize,
+    filter: Option<&Filter>,
+) -> Result<EventPage> {
+    let upto = before.map_or(i64::MAX, |before| before.saturating_sub(1));
+    let after = after.unwrap_or(0).max(0);
+    let found = queue.newest_matching_until(filter, (after, upto), limit, Instant::now() + FILTER_TIME)?;
+    let mut events = Vec::with_capacity(found.ids.len());
+    for id in &found.ids {
+        events.extend(event::shown(queue, *id)?);
+    }
+    let more = found.is_cut_off || found.ids.len() == limit && queue.last_upto(found.from - 1)? > Some(after);
+    let incomplete = found
+        .is_cut_off
+        .then(|| Incomplete { reason: "the filter takes long".to_owned(), searched_to: found.from });
+    let filter_failures =
+        found.failure.map(|failure| FilterFailures { events: found.failures, message: failure.message });
+    Ok(EventPage { events, next_before: more.then_some(found.from), incomplete, filter_failures })
+}
+
+/// One event, and what became of it.
+///
+/// # Errors
+///
+/// There is no such event; errors of the thread.
+pub fn detail(
+    queue: &mut Queue,
+    target: &Target,
+    id: i64,
+    url_of: &dyn Fn(&str, i64) -> String,
+) -> Result<EventDetail> {
+    let missing =
+        || RequestError::Unknown(format!("there is no event {id} in this thread, or none any more"));
+    let event = event::read(queue, id, WHOLE)?.ok_or_else(missing)?;
+    let mut letters = Vec::new();
+    queue.dead_letters(None, &mut |letter| {
+        if letter.event_id == id {
+            letters.push(letter);
+        }
+        ControlFlow::Continue(())
+    })?;
+    let dead: Vec<DeadLetter> = letters.into_iter().map(|letter| dead::form_of(letter, None)).collect();
+    let mut next = None;
+    let mut selection = Selection { limit: Some(1), ..After(id).into() };
+    queue.read_page_capped(&mut selection, 0, &mut |capped| {
+        next = Some(capped.row.id);
+        ControlFlow::Break(())
+    })?;
+    Ok(EventDetail {
+        content_url: url_of(&target.id, id),
+        previous: queue.last_upto(id.saturating_sub(1))?,
+        next,
+        handled: handled(queue, &event, &dead)?,
+        dead,
+        event,
+    })
+}
+
+/// What the consumers have done with an event.
+fn handled(queue: &mut Queue, event: &dto::Event, dead: &[DeadLetter]) -> Result<Vec<Handled>> {
+    let mut all = Vec::new();
+    for subscription in queue.subscriptions()? {
+        // A filter that is broken matches nothing.
+        let Ok(filter) = checked_filter(&subscription) else { continue };
+        if let Some(filter) = filter
+            && !queue.matches(event.id, &filter)?
+        {
+            continue;
+        }
+        let name = subscription.consumer.as_str();
+        let outcome = match subscription.last_acked_id >= event.id {
+            _ if dead.iter().any(|letter| letter.consumer == name) => Handling::Dead,
+            true => Handling::Acknowledged,
+            false => Handling::Pending,
+        };
+        let past = queue.runs(&subscription.consumer, RUNS_KEPT)?;
+        let run = run_of(&past, event).filter(|_| outcome != Handling::Pending);
+        let run = run.map(|run| runs::id_of(run.began));
+        all.push(Handled { consumer: name.to_owned(), outcome, run });
+    }
+    Ok(all)
+}
+
+/// The run after which an event was acknowledged or a dead letter.
+fn run_of<'r>(past: &'r [Run], event: &dto::Event) -> Option<&'r Run> {
+    let is_later = |run: &&Run| thread::model::time::format(run.ended) >= event.created_at;
+    let done = |run: &&Run| {
+        // A handler that pops may have acknowledged it whatever its end.
+        let is_end = matches!(run.result, RunResult::Succeeded | RunResult::Dead) || run.events.is_none();
+        run.upto >= event.id && is_end
+    };
+    let first = past.iter().filter(is_later).find(done)?;
+    // The first run that is known may not be the first that there was.
+    let is_oldest = std::ptr::eq(first, &past[0]) && past.len() == RUNS_KEPT;
+    (!is_oldest || first.upto == event.id).then_some(first)
+}

@@ -1,0 +1,328 @@
+//! One thread: what it holds, and where its consumers stand.
+
+use std::time::{Duration, Instant};
+
+use chrono::Utc;
+use thread::files::{self, Files};
+use thread::maintenance::report::{ConsumerStatus, EventRange, Limits};
+use thread::model::duration;
+use thread::model::run::{Options, RUNS_KEPT, Run, RunResult};
+use thread::model::subscription::{ConsumerId, Subscription};
+use thread::model::time::{self, Time};
+use thread::pending::CountLimits;
+use thread::{Queue, jsonl};
+use thread_agent::install::CONSUMER;
+
+use super::dto::{
+    Consumer, ConsumerCounts, Figures, LastRun, Outcome, RunUnderWay, Settings, State, Summary, Thread,
+};
+use super::rate::Rate;
+use super::runs;
+use super::threads::Target;
+use crate::error::Result;
+
+/// Events are counted if there are at most so many.
+const COUNTED: u64 = 200_000;
+
+/// For all consumers of a thread together: how long to look for what is pending in the list, and for one thread.
+const LOOK_IN_LIST: Duration = Duration::from_millis(40);
+const LOOK: Duration = Duration::from_millis(300);
+
+/// How many pending events are counted, and for how long in all.
+const MOST_PENDING: u64 = 1_000_000;
+const COUNT_FOR: Duration = Duration::from_millis(300);
+
+/// How many consumers the line about what needs attention names.
+const NAMED: usize = 2;
+
+/// What a look has found in a thread.
+pub struct Looked {
+    pub figures: Figures,
+    pub statuses: Vec<ConsumerStatus>,
+    /// The state may change although nothing is stored: something runs or waits, or was not determined in time.
+    pub is_moving: bool,
+    range: EventRange,
+}
+
+/// What a conversation is called, whether its agent waits for an answer, and whether it has anything to do.
+pub struct Session {
+    pub title: Option<String>,
+    pub asks: bool,
+    pub is_busy: bool,
+}
+
+impl Looked {
+    /// An agent that asks comes before all else.
+    pub fn note(&mut self, session: Option<&Session>) {
+        let Some(session) = session else { return };
+        let figures = &mut self.figures;
+        if session.asks {
+            let others = figures.attention.take().map(|others| format!("; {others}"));
+            figures.attention = Some(format!("the agent asks for permission{}", others.unwrap_or_default()));
+        }
+        let mut agents = self.statuses.iter().filter(|one| one.subscription.consumer.as_str() == CONSUMER);
+        figures.agent_is_idle = !session.is_busy && agents.any(|one| one.state == "running");
+    }
+
+    /// For the list: what is pending is not counted.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the thread.
+    pub fn briefly(queue: &mut Queue, rate: &mut Rate) -> Result<Looked> {
+        let now = Instant::now();
+        look(queue, rate, now + LOOK_IN_LIST, CountLimits { most: 0, until: Some(now) })
+    }
+
+    /// # Errors
+    ///
+    /// Errors of the thread.
+    pub fn closely(queue: &mut Queue, rate: &mut Rate) -> Result<Looked> {
+        let now = Instant::now();
+        let count = CountLimits { most: MOST_PENDING, until: Some(now + LOOK + COUNT_FOR) };
+        look(queue, rate, now + LOOK, count)
+    }
+}
+
+fn look(queue: &mut Queue, rate: &mut Rate, until: Instant, count: CountLimits) -> Result<Looked> {
+    let now = Utc::now();
+    let range = EventRange::of(queue, COUNTED)?;
+    rate.update(queue, now)?;
+    let newest = queue.last_upto(i64::MAX)?;
+    let newest_at = newest.map(|id| queue.stored_at(id)).transpose()?.flatten();
+    let limits = Limits { look_until: Some(until), count, gapless: range.is_gapless() };
+    let mut statuses = Vec::new();
+    for subscription in queue.subscriptions()? {
+        statuses.push(ConsumerStatus::of(queue, subscription, limits, &|_| Box::new(|_| {}))?);
+    }
+    let counted = |state: &str| statuses.iter().filter(|one| one.state == state).count() as u64;
+    let consumers = ConsumerCounts {
+        total: statuses.len() as u64,
+        running: counted("running"),
+        waiting: counted("waiting"),
+        stalled: counted("stalled"),
+        paused: counted("paused"),
+    };
+    let oldest = statuses.iter().filter_map(|one| one.oldest.as_ref()?.1.clone()).min();
+    // Those of consumers that were unsubscribed are not worth reading them all each time.
+    let dead = statuses.iter().map(|one| one.subscription.dead.unsigned_abs()).sum();
+    let is_cut = statuses.iter().any(|one| one.pending.at_least && one.oldest.is_none());
+    let is_moving = consumers.running + consumers.waiting > 0 || is_cut;
+    let figures = Figures {
+        events: range.count,
+        events_is_exact: range.is_exact,
+        last_event_id: range.newest,
+        newest_at,
+        rate: rate.series(now),
+        consumers,
+        dead,
+        oldest_pending_at: oldest,
+        attention: attention(&statuses, now),
+        agent_is_idle: false,
+    };
+    Ok(Looked { figures, statuses, is_moving, range })
+}
+
+/// Why somebody should look at a thread.
+fn attention(statuses: &[ConsumerStatus], now: Time) -> Option<String> {
+    let mut reasons = Vec::new();
+    for one in statuses {
+        let name = &one.subscription.consumer;
+        match (one.state, one.fact("reason")) {
+            ("stalled", Some(reason)) => reasons.push(format!("{name} is stalled: {reason}")),
+            ("stalled", None) => reasons.push(format!("{name} is stalled")),
+            (_, Some("interrupted")) => reasons.push(format!("{name} was interrupted")),
+            _ => {}
+        }
+    }
+    for one in statuses.iter().filter(|one| one.subscription.dead > 0) {
+        let (dead, name) = (one.subscription.dead, &one.subscription.consumer);
+        reasons.push(format!("{dead} dead letter{} of {name}", if dead == 1 { "" } else { "s" }));
+    }
+    for one in statuses {
+        let Some(since) = one.untaken_since(now) else { continue };
+        let age = duration::rough((now - since).to_std().unwrap_or_default());
+        reasons.push(format!("nobody has taken what waits for {} for {age}", one.subscription.consumer));
+    }
+    let more = reasons.len().saturating_sub(NAMED);
+    reasons.truncate(NAMED);
+    let named = reasons.join("; ");
+    match (named.is_empty(), more) {
+        (true, _) => None,
+        (false, 0) => Some(named),
+        (false, more) => Some(format!("{named}; and {more} more")),
+    }
+}
+
+/// The entry of a thread in the list.
+pub fn summary(target: &Target, title: Option<String>, figures: Option<Figures>) -> Summary {
+    Summary {
+        id: target.id.clone(),
+        kind: target.kind,
+        name: target.name.clone(),
+        title,
+        parent: target.parent.map(|parent| parent.to_string()),
+        path: target.location.as_os_str().to_string_lossy().into_owned(),
+        unread: false,
+        error: None,
+        figures,
+    }
+}
+
+/// A thread with its consumers, and whether its state may change although nothing is stored.
+///
+/// # Errors
+///
+/// Errors of the thread.
+pub fn thread(
+    target: &Target,
+    session: Option<Session>,
+    read_only: bool,
+    queue: &mut Queue,
+) -> Result<(Thread, bool)> {
+    let mut looked = Looked::closely(queue, &mut Rate::by_minute())?;
+    looked.note(session.as_ref());
+    let title = session.and_then(|session| session.title);
+    let now = Utc::now();
+    let mut hours = Rate::by_hour();
+    hours.update(queue, now)?;
+    let first_at = looked.range.oldest.map(|id| queue.stored_at(id)).transpose()?.flatten();
+    let mut consumers_state = Vec::with_capacity(looked.statuses.len());
+    for status in &looked.statuses {
+        consumers_state.push(consumer_form(queue, status)?);
+    }
+    let thread = Thread {
+        summary: summary(target, title, Some(looked.figures)),
+        read_only,
+        size_bytes: size(queue.files()),
+        first_at,
+        rate_by_hour: hours.series(now),
+        consumers_state,
+    };
+    Ok((thread, looked.is_moving))
+}
+
+/// A consumer as it is now.
+///
+/// # Errors
+///
+/// There is none of that name; errors of the thread.
+pub fn consumer(queue: &mut Queue, id: &ConsumerId) -> Result<Consumer> {
+    let subscription = queue.subscription(id)?;
+    let gapless = EventRange::of(queue, COUNTED)?.is_gapless();
+    let now = Instant::now();
+    let count = CountLimits { most: MOST_PENDING, until: Some(now + LOOK + COUNT_FOR) };
+    let limits = Limits { look_until: Some(now + LOOK), count, gapless };
+    let status = ConsumerStatus::of(queue, subscription, limits, &|_| Box::new(|_| {}))?;
+    consumer_form(queue, &status)
+}
+
+fn consumer_form(queue: &mut Queue, status: &ConsumerStatus) -> Result<Consumer> {
+    let s = &status.subscription;
+    let state = match status.state {
+        "running" => State::Running,
+        "waiting" => State::Waiting,
+        "stalled" => State::Stalled,
+        "paused" => State::Paused,
+        _ => State::Idle,
+    };
+    let runs = queue.runs(&s.consumer, if state == State::Stalled { RUNS_KEPT } else { 1 })?;
+    let last_run = runs.last().map(|run| {
+        let ended = runs::ended(run);
+        let said = run.output.filter(|_| ended.outcome != Outcome::Succeeded);
+        LastRun {
+            said: said.and_then(|span| runs::last_line(queue.files(), &s.consumer, span)),
+            id: ended.id,
+            started_at: ended.started_at,
+            ended_at: ended.ended_at.unwrap_or_default(),
+            outcome: ended.outcome,
+            exit: ended.exit,
+        }
+    });
+    let fact = |name| status.fact(name).map(str::to_owned);
+    let number = |name: &str| {
+        let value = status.facts.iter().find(|(known, _)| *known == name)?.1.as_u64()?;
+        u32::try_from(value).ok()
+    };
+    let since = match state {
+        State::Stalled => stalled_since(&runs, s).map(time::format),
+        State::Waiting => s.state.since.map(time::format),
+        _ => fact("since"),
+    };
+    let run = s.state.since.filter(|_| state == State::Running).map(|began| RunUnderWay {
+        id: runs::id_of(began),
+        started_at: time::format(began),
+        attempt: s.state.attempts,
+        pid: number("pid"),
+    });
+    let (oldest_pending_id, oldest_pending_at) = status.oldest.clone().unzip();
+    Ok(Consumer {
+        name: s.consumer.as_str().to_owned(),
+        state,
+        paused: s.state.paused,
+        reason: fact("reason"),
+        since,
+        attempt: number("attempt").filter(|attempt| *attempt > 0),
+        next_try: fact("next_try"),
+        elsewhere: fact("namespace").is_some(),
+        command: s.has_handler().then(|| s.handler_cmd.clone()),
+        filter: s.filter_text().map(str::to_owned),
+        cursor: s.last_acked_id,
+        cursor_moved_at: s.updated_at.clone(),
+        pending: status.pending.events,
+        pending_is_exact: !status.pending.at_least,
+        oldest_pending_id,
+        oldest_pending_at: oldest_pending_at.flatten(),
+        untaken_since: status.untaken_since(Utc::now()).map(time::format),
+        run,
+        last_run,
+        dead: s.dead.unsigned_abs(),
+        dead_to_retry: s.dead_to_retry.unsigned_abs(),
+        filter_errors: s.filter_errors.unsigned_abs(),
+        last_filter_error_id: (s.filter_errors > 0).then_some(s.filter_error_id),
+        runs_succeeded: s.state.succeeded,
+        runs_failed: s.state.failed,
+        notes: status.notes(),
+        settings: settings(queue.files(), s, &s.options),
+    })
+}
+
+/// When a stalled consumer gave up first: each newer event starts it again, which may have come to nothing as well.
+/// `runs` are its last ones, in their order.
+fn stalled_since(runs: &[Run], s: &Subscription) -> Option<Time> {
+    let gave_up = |run: &Run| {
+        run.result != RunResult::Stopped
+            && (run.attempt >= s.options.max_attempts || matches!(run.exit, Some(126 | 127)))
+    };
+    let again = runs.windows(2).rev().take_while(|pair| {
+        // By hand or after progress, attempts begin anew.
+        pair.iter().all(gave_up) && pair[0].attempt.saturating_add(1) == pair[1].attempt
+    });
+    again.last().map(|pair| pair[0].ended).or(s.state.ended)
+}
+
+fn settings(files: &Files, subscription: &Subscription, options: &Options) -> Settings {
+    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let cwd = subscription.cwd.as_deref().map(|cwd| files.resolve(cwd));
+    Settings {
+        deliver: options.deliver.as_str().to_owned(),
+        batch_size: options.batch_size,
+        max_attempts: options.max_attempts,
+        stall_after: options.stall_after,
+        backoff_ms: options.backoff.iter().copied().map(ms).collect(),
+        timeout_ms: options.timeout.map(ms),
+        cwd: cwd.map(|cwd| cwd.to_string_lossy().into_owned()),
+        // Their values may be secrets.
+        env: options.env.keys().cloned().collect(),
+        clear_env: options.clear_env,
+    }
+}
+
+/// What a thread takes on the disk.
+fn size(files: &Files) -> u64 {
+    let logs = ["logs", "logs/handlers"].iter().flat_map(|dir| {
+        let names = files.list(dir).unwrap_or_default();
+        names.into_iter().map(move |name| files.size(std::path::Path::new(dir).join(name)))
+    });
+    files.size(files::DB) + files.size(files::WAL) + jsonl::size(files) + logs.sum::<u64>()
+}

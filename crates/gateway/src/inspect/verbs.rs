@@ -1,0 +1,181 @@
+//! What people do about consumers, with the functions that the command line uses.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use thread::files::log::Level;
+use thread::model::event::NewEvent;
+use thread::model::position::Position;
+use thread::model::run::{Deliver, StopRequest};
+use thread::model::subscription::ConsumerId;
+use thread::run::stop::{Stopped, Stopping};
+use thread::run::{control, wake};
+use thread::{Error, Queue};
+
+use super::Inspector;
+use super::dead::Meant;
+use super::dto::{Consumer, Discarded, Pushed, Retried};
+use super::state;
+use super::threads::{Target, ThreadId};
+use crate::error::{RequestError, Result};
+use crate::session::blocking_pool::Kind;
+
+/// How often to look whether a run has ended that is being stopped: at first, and later.
+const FIRST_LOOK: Duration = Duration::from_millis(20);
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// Something that is done to a consumer.
+#[derive(Debug, Clone, Copy)]
+pub enum Verb {
+    Pause,
+    Resume,
+    Seek(Position),
+}
+
+impl Inspector {
+    /// Does something to a consumer. Returns where it stands then.
+    ///
+    /// # Errors
+    ///
+    /// There is no such consumer; errors of the thread.
+    pub fn act(&self, queue: &mut Queue, consumer: &ConsumerId, verb: Verb) -> Result<Consumer> {
+        queue.subscription(consumer)?;
+        match verb {
+            Verb::Pause => {
+                control::pause(queue, consumer)?;
+                queue.log(Level::Info, format_args!("pause: consumer={consumer}"));
+            }
+            Verb::Resume => {
+                control::resume(queue, consumer)?;
+                queue.log(Level::Info, format_args!("resume: consumer={consumer}"));
+                self.wake(queue, consumer);
+            }
+            Verb::Seek(to) => {
+                queue.seek(consumer, to)?;
+                self.wake(queue, consumer);
+            }
+        }
+        state::consumer(queue, consumer)
+    }
+
+    /// Ends a consumer's run or wait. Returns where it stands when that is over. Waiting takes no thread and no turn:
+    /// it looks now and then.
+    ///
+    /// # Errors
+    ///
+    /// There is no such consumer; there is nothing to stop; errors of the thread.
+    pub async fn stop(
+        self: &Arc<Inspector>,
+        id: &str,
+        consumer: ConsumerId,
+        request: StopRequest,
+    ) -> Result<Consumer> {
+        let id = self.threads.parse(id)?;
+        let stopping = Arc::default();
+        let stopped = match self.step(&id, &consumer, request, &stopping).await? {
+            Some(stopped) => stopped,
+            None => {
+                let turn = self.stops.turn((id.clone(), consumer.clone())).await;
+                let (inspector, id, consumer) = (self.clone(), id.clone(), consumer.clone());
+                // Also if the client leaves: what has lost its supervisor is ended from here.
+                let waiting = tokio::spawn(async move {
+                    let _turn = turn;
+                    let mut pause = FIRST_LOOK;
+                    loop {
+                        tokio::time::sleep(pause).await;
+                        match inspector.step(&id, &consumer, request, &stopping).await {
+                            Ok(None) | Err(RequestError::Locked) => pause = (pause * 2).min(LOOK_EVERY),
+                            done => return done,
+                        }
+                    }
+                });
+                // It fails only if it panicked, which was reported on stderr.
+                let failed = |_| RequestError::Failed("the gateway could not do this".into());
+                waiting.await.map_err(failed)??.unwrap_or(Stopped::Done)
+            }
+        };
+        if stopped == Stopped::NothingToStop {
+            let what = format!("the consumer '{consumer}' is not running or waiting");
+            return Err(RequestError::NotNow(format!("{what}; to keep it from being started, pause it")));
+        }
+        self.at_thread(&id, Kind::Read, move |_, _, queue| state::consumer(queue, &consumer)).await
+    }
+
+    /// Asks for a stop, or looks what has become of it.
+    async fn step(
+        self: &Arc<Inspector>,
+        id: &ThreadId,
+        consumer: &ConsumerId,
+        request: StopRequest,
+        stopping: &Arc<Mutex<Option<Stopping>>>,
+    ) -> Result<Option<Stopped>> {
+        let (consumer, stopping) = (consumer.clone(), stopping.clone());
+        let step = move |_: &Inspector, _: &Target, queue: &mut Queue| {
+            let mut stopping = stopping.lock().unwrap_or_else(PoisonError::into_inner);
+            let stopping = match &mut *stopping {
+                Some(known) => known,
+                new => {
+                    let stopping = Stopping::new(queue, &consumer, request)?;
+                    let skip = if request.skip { " skip" } else { "" };
+                    queue.log(
+                        Level::Info,
+                        format_args!("stop: consumer={consumer} signal={}{skip}", request.signal),
+                    );
+                    new.insert(stopping)
+                }
+            };
+            Ok(stopping.step(queue)?)
+        };
+        self.at_thread(id, Kind::Write, step).await
+    }
+
+    /// Marks dead letters for another delivery, and wakes the consumer.
+    ///
+    /// # Errors
+    ///
+    /// There is no such consumer, or no such dead letter; the consumer pops for itself; errors of the thread.
+    pub fn retry(&self, queue: &mut Queue, consumer: &ConsumerId, meant: &Meant) -> Result<Retried> {
+        if queue.subscription(consumer)?.options.deliver != Deliver::Stdin {
+            let what =
+                format!("the consumer '{consumer}' pops for itself, so nothing can be delivered to it again");
+            let fix = "`thread unsubscribe` it and subscribe it with --deliver stdin";
+            return Err(RequestError::NotNow(format!("{what}; {fix}")));
+        }
+        let events = meant.events(queue, consumer)?;
+        let retried = queue.retry_dead_letters(consumer, events.as_deref())?;
+        self.wake(queue, consumer);
+        Ok(Retried { consumer: consumer.as_str().to_owned(), retried })
+    }
+
+    /// Forgets dead letters; the events stay.
+    ///
+    /// # Errors
+    ///
+    /// There is no such dead letter; errors of the thread.
+    pub fn discard(&self, queue: &mut Queue, consumer: &ConsumerId, meant: &Meant) -> Result<Discarded> {
+        let events = meant.events(queue, consumer)?;
+        let discarded = queue.discard_dead_letters(consumer, events.as_deref())?;
+        // Dead letters outlive their subscription.
+        if discarded == 0 && queue.find_subscription(consumer)?.is_none() {
+            return Err(RequestError::Thread(Error::UnknownConsumer(consumer.clone())));
+        }
+        Ok(Discarded { consumer: consumer.as_str().to_owned(), discarded })
+    }
+
+    /// Stores an event, and wakes the consumers.
+    ///
+    /// # Errors
+    ///
+    /// The key belongs to another event; errors of the thread. Then nothing is stored.
+    pub fn push(&self, queue: &mut Queue, event: &NewEvent<'_>) -> Result<Pushed> {
+        let pushed = thread::run::push(queue, &self.launcher, event)?;
+        Ok(Pushed { id: pushed.id, created_at: pushed.created_at, deduplicated: pushed.repeated })
+    }
+
+    /// What was done stays done if this fails: the next push or dispatch starts the consumer.
+    fn wake(&self, queue: &mut Queue, consumer: &ConsumerId) {
+        if let Err(e) = wake::wake_consumer(queue, &self.launcher, consumer) {
+            queue.log(Level::Warn, format_args!("wake: consumer={consumer} not woken: {e}"));
+        }
+    }
+}

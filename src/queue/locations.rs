@@ -1,0 +1,101 @@
+//! The table of locations: how a thread is found by the scheme of its [`Location`]. Nothing else knows which schemes
+//! there are.
+//!
+//! A thread in a directory has no scheme, and keeps everything in that directory. Of any other, this machine
+//! has only a folder of its own, the *base*, for locks, logs and what runs here. While a process waits, the
+//! location's [`listen`](Scheme::listen) touches [`COMMIT`](crate::files::COMMIT) and
+//! [`CONTROL`](crate::files::CONTROL) in the base on what other machines [announce](Store::announce); without
+//! that, waiters and workers notice within a second.
+
+use std::path::PathBuf;
+use std::sync::{PoisonError, RwLock};
+use std::time::Duration;
+
+use super::init::{self, NewThread};
+use crate::error::{Error, Result};
+use crate::files::{DB, Files};
+use crate::model::location::Location;
+use crate::sqlite::Sqlite;
+use crate::store::Store;
+
+/// One kind of location besides directories.
+#[derive(Debug, Clone, Copy)]
+pub struct Scheme {
+    /// What stands before `://`: lower-case letters, digits, `+`, `.` and `-`.
+    pub name: &'static str,
+    /// The base of a thread, always the same one; it is created when the thread is opened.
+    pub base: fn(&Location) -> Result<PathBuf>,
+    /// Opens a thread; its operations wait for other writers for at most this long.
+    pub open: fn(&Location, Duration) -> Result<Box<dyn Store>>,
+    /// Creates a thread.
+    pub init: fn(&Location) -> Result<()>,
+    /// The threads that there are now, if the location names all of them instead of one.
+    pub threads: fn(&Location) -> Option<Result<Vec<Location>>>,
+    /// Passes announcements on to the base, from now on and as long as this process lives. Called repeatedly.
+    pub listen: fn(&Location),
+}
+
+static SCHEMES: RwLock<Vec<Scheme>> = RwLock::new(Vec::new());
+
+/// Makes the threads of a scheme known to this process, for all that it does from now on.
+pub fn add(scheme: Scheme) {
+    SCHEMES.write().unwrap_or_else(PoisonError::into_inner).push(scheme);
+}
+
+/// Whether this process can open threads in such a location.
+pub fn is_known(location: &Location) -> bool {
+    location.dir().is_some() || scheme_of(location).is_ok()
+}
+
+fn scheme_of(location: &Location) -> Result<Scheme> {
+    let name = location.scheme().unwrap_or_default();
+    let schemes = SCHEMES.read().unwrap_or_else(PoisonError::into_inner);
+    let found = schemes.iter().find(|scheme| scheme.name == name).copied();
+    found.ok_or_else(|| Error::UnknownScheme(name.to_owned()))
+}
+
+/// The files of a thread on this machine, without opening its store.
+///
+/// # Errors
+///
+/// [`Error::NotAThread`], [`Error::UnknownScheme`]; those of the file system.
+pub fn files_of(location: &Location) -> Result<Files> {
+    match location.dir() {
+        Some(dir) => Files::open(dir),
+        None => Files::at_base(location, &(scheme_of(location)?.base)(location)?),
+    }
+}
+
+/// The threads that there are now in a location that names all of them; `None` if it names one.
+pub fn threads(location: &Location) -> Option<Result<Vec<Location>>> {
+    location.scheme()?;
+    (scheme_of(location).ok()?.threads)(location)
+}
+
+/// Called before a process waits for something to happen to a thread.
+pub fn listen(location: &Location) {
+    if location.dir().is_none()
+        && let Ok(scheme) = scheme_of(location)
+    {
+        (scheme.listen)(location);
+    }
+}
+
+pub(super) fn open(location: &Location, busy_limit: Duration) -> Result<(Files, Box<dyn Store>)> {
+    let files = files_of(location)?;
+    if location.dir().is_none() {
+        return Ok((files, (scheme_of(location)?.open)(location, busy_limit)?));
+    }
+    files.prepare_database()?;
+    let store = Sqlite::open_waiting(&files.path_of(DB), busy_limit)?;
+    Ok((files, Box::new(store)))
+}
+
+/// Creates a thread, and returns its location: for a directory the absolute path. Of what kind it is means nothing to
+/// other locations.
+pub fn create(location: &Location, new: NewThread) -> Result<Location> {
+    match location.dir() {
+        Some(dir) => init::init(dir, new).map(Location::from),
+        None => (scheme_of(location)?.init)(location).map(|()| location.clone()),
+    }
+}

@@ -1,0 +1,286 @@
+//! A thread that is not in a directory, served like any other: the store in memory under a scheme of its own,
+//! with supervisors, a worker and `stop`.
+
+#[path = "store/memory.rs"]
+mod memory;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::ops::ControlFlow;
+use std::os::fd::IntoRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::time::{Duration, Instant};
+
+use memory::MemoryStore;
+use tempfile::TempDir;
+use thread::maintenance::{backup, doctor, prune};
+use thread::model::event::CappedRow;
+use thread::model::filter::Filter;
+use thread::model::location::Location;
+use thread::model::run::{Deliver, Options, Phase, Run, StopRequest};
+use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
+use thread::queue::NewThread;
+use thread::queue::locations::{self, Scheme};
+use thread::run::launcher::LEASE;
+use thread::run::shutdown::Shutdown;
+use thread::run::stop::{Stopped, stop};
+use thread::run::worker::{News, WorkerScope, follow};
+use thread::run::{Launcher, WakeBy, dispatch, supervisor};
+use thread::store::{
+    Appended, FilterFailure, Move, Moved, PruneRange, PruneStep, Put, RunUpdate, Scan, ScanRange, Store,
+};
+use thread::{Error, NewEvent, Queue, Result};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A store that several queues of this process have open.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<MemoryStore>>);
+
+macro_rules! delegate {
+    ($(fn $name:ident($($argument:ident: $kind:ty),*) -> $result:ty;)*) => {
+        impl Store for Shared {
+            $(fn $name(&mut self, $($argument: $kind),*) -> $result {
+                self.0.lock().unwrap().$name($($argument),*)
+            })*
+        }
+    };
+}
+
+delegate! {
+    fn append(feed: &mut dyn FnMut(&mut Put<'_>) -> Result<()>) -> Result<Appended>;
+    fn read_capped(
+        after: i64, upto: i64, limit: usize, cap: u64, take: &mut dyn FnMut(CappedRow<'_>) -> ControlFlow<()>
+    ) -> Result<()>;
+    fn read_content(id: i64, offset: u64, most: usize) -> Result<Option<Vec<u8>>>;
+    fn scan(filter: &Filter, range: ScanRange) -> Result<Scan>;
+    fn newest() -> Result<i64>;
+    fn first_after(id: i64) -> Result<Option<i64>>;
+    fn last_upto(id: i64) -> Result<Option<i64>>;
+    fn first_since(time: &str) -> Result<Option<i64>>;
+    fn stored_at(id: i64) -> Result<Option<String>>;
+    fn id_of_key(key: &str) -> Result<Option<i64>>;
+    fn count(after: i64, upto: i64) -> Result<u64>;
+    fn subscriptions() -> Result<Vec<Subscription>>;
+    fn subscription(consumer: &ConsumerId) -> Result<Option<Subscription>>;
+    fn subscribe(new: &NewSubscription) -> Result<Option<Moved>>;
+    fn unsubscribe(consumer: &ConsumerId) -> Result<Subscription>;
+    fn move_cursor(consumer: &ConsumerId, id: i64, how: Move) -> Result<Moved>;
+    fn update_run(seen: &Subscription, update: &RunUpdate) -> Result<Option<Subscription>>;
+    fn runs(consumer: &ConsumerId, most: usize) -> Result<Vec<Run>>;
+    fn remember_scan(seen: &Subscription, upto: i64, failures: &[FilterFailure]) -> Result<usize>;
+    fn read_dead_letters(
+        consumer: Option<&ConsumerId>, take: &mut dyn FnMut(DeadLetter) -> ControlFlow<()>
+    ) -> Result<()>;
+    fn retry_dead_letters(consumer: &ConsumerId, events: Option<&[i64]>) -> Result<usize>;
+    fn discard_dead_letters(consumer: &ConsumerId, events: Option<&[i64]>) -> Result<usize>;
+    fn prune(range: &PruneRange<'_>) -> Result<PruneStep>;
+    fn changes() -> Result<i64>;
+}
+
+/// The threads of the scheme, and the bases of all of them.
+static STORES: Mutex<BTreeMap<Location, Shared>> = Mutex::new(BTreeMap::new());
+
+fn base(location: &Location) -> Result<PathBuf> {
+    // `memory://<base>#<name>`
+    let text = location.as_os_str().to_str().unwrap().strip_prefix("memory://").unwrap();
+    Ok(PathBuf::from(text.replace('#', "/")))
+}
+
+fn open(location: &Location, _: Duration) -> Result<Box<dyn Store>> {
+    let stores = STORES.lock().unwrap();
+    let found = stores.get(location).ok_or_else(|| Error::NotAThread(location.as_os_str().into()))?;
+    Ok(Box::new(found.clone()))
+}
+
+fn init(location: &Location) -> Result<()> {
+    STORES.lock().unwrap().insert(location.clone(), Shared::default());
+    Ok(())
+}
+
+/// A new thread in memory. A supervisor reaps all children of its process, so there is one test at a time.
+struct World {
+    dir: TempDir,
+    location: Location,
+    queue: Queue,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl World {
+    fn new() -> World {
+        static ALONE: Mutex<()> = Mutex::new(());
+        static ONCE: Once = Once::new();
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        ONCE.call_once(|| {
+            locations::add(Scheme { name: "memory", base, open, init, threads: |_| None, listen: |_| {} })
+        });
+        let dir = tempfile::tempdir().unwrap();
+        let location = Location::from(format!("memory://{}#inbox", dir.path().display()));
+        assert_eq!(locations::create(&location, NewThread::default()).unwrap(), location);
+        let queue = Queue::open(&location).unwrap();
+        World { dir, location, queue, _alone: alone }
+    }
+
+    fn out(&self) -> PathBuf {
+        self.dir.path().join("out")
+    }
+
+    fn subscribe(&mut self, handler: &str) -> ConsumerId {
+        let consumer = ConsumerId::new("bot").unwrap();
+        let env = [("OUT".to_owned(), self.out().to_str().unwrap().to_owned())].into();
+        let backoff = vec![Duration::from_millis(10)];
+        self.queue
+            .subscribe(&NewSubscription {
+                consumer: consumer.clone(),
+                handler_cmd: handler.to_owned(),
+                filter: None,
+                cwd: None,
+                options: Options { deliver: Deliver::Stdin, env, backoff, ..Options::default() },
+                from: None,
+                replace: false,
+            })
+            .unwrap();
+        consumer
+    }
+
+    fn push(&mut self, content: &str) -> i64 {
+        self.queue.push(&NewEvent::message("self", content).unwrap()).unwrap().id
+    }
+
+    fn wait_for(&self, what: &str, done: impl Fn(&Path) -> bool) {
+        let end = Instant::now() + LIMIT;
+        while !done(&self.out()) {
+            assert!(Instant::now() < end, "{what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// A launcher whose supervisors only note how they were started.
+    fn noting_launcher(&self) -> Launcher {
+        let program = self.dir.path().join("program");
+        fs::write(&program, format!("#!/bin/sh\necho \"$*\" >>{}\n", self.out().display())).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        Launcher { program, waking: WakeBy::Dispatch }
+    }
+}
+
+/// Runs a consumer's supervisor in this process, until nothing is due.
+fn supervise(location: &Location, consumer: &ConsumerId) {
+    let files = locations::files_of(location).unwrap();
+    let lock = dispatch::try_lock(&files, consumer).unwrap().unwrap();
+    let fd = lock.file().try_clone().unwrap().into_raw_fd();
+    drop(lock);
+    let shutdown = Shutdown::new().unwrap();
+    // SAFETY: the descriptor was made for this call.
+    unsafe { supervisor::supervise(location, consumer, fd, None, LEASE, &shutdown) }.unwrap();
+}
+
+#[test]
+fn a_supervisor_runs_the_handlers_of_a_thread_elsewhere() {
+    let mut world = World::new();
+    // The first run fails, so there is a wait too.
+    let handler = r#"[ -e "$OUT" ] || { : >"$OUT"; exit 1; }; cat >>"$OUT"; echo "$THREAD_DIR" >>"$OUT""#;
+    let bot = world.subscribe(handler);
+    let last = world.push("hello");
+    supervise(&world.location, &bot);
+    let seen = fs::read_to_string(world.out()).unwrap();
+    let (event, dir) = seen.trim_end().rsplit_once('\n').unwrap();
+    assert!(event.contains(r#""content":"hello""#), "{seen}");
+    assert_eq!(dir, world.location.to_string());
+    let subscription = world.queue.subscription(&bot).unwrap();
+    assert_eq!((subscription.last_acked_id, subscription.state.phase), (last, Phase::Idle));
+    assert_eq!((subscription.state.succeeded, subscription.state.failed), (1, 1));
+    // What belongs to this machine is in the base, and nothing else.
+    let base = world.dir.path().join("inbox");
+    let mut names: Vec<_> = fs::read_dir(&base).unwrap().map(|one| one.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["logs", "run"]);
+    let log = fs::read_to_string(base.join("logs/handlers/bot.log")).unwrap();
+    assert_eq!(log.matches("begins attempt").count(), 2, "{log}");
+    assert_eq!(world.queue.path(), base);
+}
+
+#[test]
+fn a_run_of_a_thread_elsewhere_is_stopped() {
+    let mut world = World::new();
+    let bot = world.subscribe(r#": >"$OUT"; sleep 60"#);
+    world.push("hello");
+    let location = world.location.clone();
+    let consumer = bot.clone();
+    let supervisor = std::thread::spawn(move || supervise(&location, &consumer));
+    world.wait_for("the handler runs", Path::exists);
+    assert_eq!(stop(&mut world.queue, &bot, StopRequest::default()).unwrap(), Stopped::Done);
+    supervisor.join().unwrap();
+    let state = world.queue.subscription(&bot).unwrap().state;
+    assert_eq!((state.phase, state.reason.as_deref()), (Phase::Stalled, Some("stopped")));
+}
+
+#[test]
+fn background_processes_are_told_the_place() {
+    let mut world = World::new();
+    world.subscribe("cat");
+    world.push("hello");
+    let launcher = world.noting_launcher();
+    dispatch(&mut world.queue, &launcher).unwrap();
+    let wanted = format!("_supervise --thread {} --consumer bot --lock-fd ", world.location);
+    let is_noted = |out: &Path| fs::read_to_string(out).is_ok_and(|text| text.starts_with(&wanted));
+    world.wait_for("a supervisor is started", is_noted);
+}
+
+#[test]
+fn a_worker_notices_what_is_stored_elsewhere() {
+    let mut world = World::new();
+    world.subscribe("cat");
+    let launcher = world.noting_launcher();
+    let scope = WorkerScope { threads: vec![world.location.clone()], ..WorkerScope::default() };
+    let shutdown = Shutdown::new().unwrap();
+    let sender = shutdown.sender().try_clone().unwrap();
+    let mut store = STORES.lock().unwrap()[&world.location].clone();
+    std::thread::scope(|threads| {
+        let out = world.out();
+        threads.spawn(move || {
+            // As by another machine: nothing is touched here.
+            let event = NewEvent::message("self", "hello").unwrap();
+            store.append(&mut |put| put(std::slice::from_ref(&event)).map(drop)).unwrap();
+            let end = Instant::now() + LIMIT;
+            while !out.exists() && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            std::io::Write::write_all(&mut &sender, b"x").unwrap();
+        });
+        let mut tell = |news: News<'_>| assert!(!matches!(news, News::Trouble { .. }), "{news:?}");
+        follow(&scope, &launcher, &shutdown, Duration::ZERO, &mut tell).unwrap();
+    });
+    assert!(world.out().exists(), "no supervisor was started");
+}
+
+#[test]
+fn what_only_a_directory_has_is_refused() {
+    let mut world = World::new();
+    world.push("hello");
+    let refused = |error: Error| assert!(matches!(error, Error::OnlyInDirectory(_)), "{error}");
+    refused(backup::backup(&mut world.queue, &world.dir.path().join("copy"), &mut |_| {}).unwrap_err());
+    refused(prune::compact(&mut world.queue).unwrap_err());
+    // Of the rest it has something to say.
+    assert!(doctor::examine(&world.location, &world.noting_launcher(), false).unwrap().is_empty());
+    let request =
+        prune::Request { old: prune::Old::BeforeId(2), subtype: None, force: false, dry_run: false };
+    assert_eq!(prune::prune(&mut world.queue, &request, &mut |_| {}).unwrap().pruned.events, 1);
+    let unknown = Queue::open("nowhere://x").err();
+    assert!(matches!(unknown, Some(Error::UnknownScheme(scheme)) if scheme == "nowhere"));
+}
+
+#[test]
+fn a_program_makes_threads_only_in_places_that_it_knows() {
+    let world = World::new();
+    let location = format!("memory://{}#outbox", world.dir.path().display());
+    assert_eq!(Queue::init(&location).unwrap(), PathBuf::from(&location));
+    Queue::open(&location).unwrap();
+    for init in [Queue::init, |path| Queue::init_as(path, NewThread::default())] {
+        let unknown = init(Path::new("nowhere://x#y")).err();
+        assert!(matches!(unknown, Some(Error::UnknownScheme(scheme)) if scheme == "nowhere"));
+    }
+    assert!(!Path::new("nowhere:").exists(), "no folder with that name");
+}
