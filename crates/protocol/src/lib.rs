@@ -46,7 +46,7 @@ pub const MAX_NESTING: usize = 32;
 
 /// The first words of messages that the gateway answers itself, behind a `/`. Any other text is a message,
 /// even if it begins with a `/`.
-pub const COMMANDS: &[&str] = &["new", "sessions", "session", "history", "status", "cancel", "help"];
+pub const COMMANDS: &[&str] = &["new", "sessions", "session", "history", "status", "cancel", "clear", "help"];
 
 /// Why the gateway ends a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +90,7 @@ impl Close {
             Close::Version => "the gateway speaks version 1",
             Close::TooManyRequests => "too many unanswered requests",
             Close::Silent => "nothing was received for 60 s",
-            Close::FrameTooBig => "a frame is larger than 1 MiB",
+            Close::FrameTooBig => "a frame is too large",
             Close::Full => "too many connections",
         }
     }

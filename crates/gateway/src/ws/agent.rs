@@ -64,7 +64,7 @@ pub async fn agent(caller: &Caller, params: AgentParams) -> Result<Reply<Accepte
 pub fn is_looking(params: &AgentParams) -> bool {
     let Content::Text(text) = &params.message else { return false };
     match commands::parse(text) {
-        Parsed::Command(Command::New(_) | Command::Cancel) | Parsed::Text(_) => false,
+        Parsed::Command(Command::New(_) | Command::Cancel | Command::Clear) | Parsed::Text(_) => false,
         Parsed::Command(_) => true,
     }
 }

@@ -209,6 +209,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn clients_know_all_commands() {
+        let named = HELP.lines().filter_map(|line| line.strip_prefix('/')?.split_whitespace().next());
+        assert!(named.eq(thread_protocol::COMMANDS.iter().copied()), "{HELP}");
+    }
+
+    #[test]
     fn two_slashes_make_a_text_of_a_command() {
         assert_eq!(parse("hello /new"), Parsed::Text("hello /new"));
         assert_eq!(parse("//new x"), Parsed::Text("/new x"));

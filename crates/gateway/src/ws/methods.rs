@@ -19,7 +19,7 @@ pub fn changes_something(call: &Call) -> bool {
     )
 }
 
-/// Whether a request would change something on the disk. Of the commands, only two do.
+/// Whether a request would change something on the disk.
 fn writes(call: &Call) -> bool {
     match call {
         Call::Agent(params) => !agent::is_looking(params),

@@ -426,7 +426,7 @@ async def read_only_leaves_the_looking():
         await client.request("sessions.switch", sessionId=session)
         await client.request("agent", message="/status")
         for method, params in [
-            ("agent", {"message": "hello"}), ("agent", {"message": "/new"}), ("sessions.new", {}),
+            ("agent", {"message": "hello"}), ("agent", {"message": "/new"}), ("agent", {"message": "/clear"}), ("sessions.new", {}),
             ("sessions.rename", {"sessionId": session, "title": "x"}), ("sessions.delete", {"sessionId": session}),
             ("sessions.fork", {"sessionId": session}), ("agent.cancel", {"runId": "x"}),
             ("permission.answer", {"sessionId": session, "requestId": "p", "choice": "c"}),
