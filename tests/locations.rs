@@ -160,7 +160,7 @@ impl World {
     /// A launcher whose supervisors only note how they were started.
     fn noting_launcher(&self) -> Launcher {
         let program = self.dir.path().join("program");
-        fs::write(&program, format!("#!/bin/sh\necho \"$*\" >>{}\n", self.out().display())).unwrap();
+        fs::write(&program, format!("#!/bin/sh\necho \"$*\" >>'{}'\n", self.out().display())).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         Launcher { program, waking: WakeBy::Dispatch }
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::harness::{World, skipped, wait_until};
+use crate::harness::{World, quoted, skipped, wait_until};
 
 /// An agent that logs its pid and each event's id, and acknowledges the event.
 const AGENT: &str = "echo begin $$ >>agent.log
@@ -133,7 +133,7 @@ thread ack --event-id \"${id%%,*}\" >/dev/null";
 
 /// Connects a thread to a program that answers each input line with one output line.
 const TALK: &str = "mkfifo questions.$$ answers.$$
-$1 <questions.$$ >answers.$$ &
+eval \"$1\" <questions.$$ >answers.$$ &
 exec 3>questions.$$ 4<answers.$$
 rm questions.$$ answers.$$
 while IFS= read -r event; do
@@ -159,7 +159,7 @@ fn ask(world: &World, question: &str) -> String {
 fn converse(program: &str, dialogue: &[(&str, &str)]) {
     let world = World::with_thread();
     world.script("talk.sh", TALK);
-    let handler = format!("thread pop --resume --follow --wait 2m | ./talk.sh '{program}'");
+    let handler = format!("thread pop --resume --follow --wait 2m | ./talk.sh {}", quoted(program));
     let filter = ["--filter", "type = 'message'"];
     world
         .thread(["subscribe", "--consumer", "bot", "--handler", &handler].iter().copied().chain(filter))
@@ -192,6 +192,5 @@ fn a_shell_loop_holds_a_conversation() {
     let world = World::new();
     let counter =
         world.script("counter", "n=0\nwhile IFS= read -r line; do n=$((n + 1)); echo \"$n $line\"; done");
-    let counter = counter.to_string_lossy().into_owned();
-    converse(&counter, &[("hello", "1 hello"), ("again", "2 again"), ("and again", "3 and again")]);
+    converse(&quoted(counter), &[("hello", "1 hello"), ("again", "2 again"), ("and again", "3 and again")]);
 }

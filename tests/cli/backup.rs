@@ -11,7 +11,7 @@ use rusqlite::Connection;
 use serde_json::{Value, json};
 
 use crate::doctor::assert_healthy;
-use crate::harness::{Dice, World, ids, names, snapshot, wait_until};
+use crate::harness::{Dice, World, ids, names, quoted, snapshot, wait_until};
 
 fn push_many(world: &World, events: usize) {
     let line = "{\"source\":\"self\",\"type\":\"record\",\"content\":\"ten bytes.\"}\n";
@@ -178,7 +178,7 @@ fn an_empty_thread_can_be_backed_up_to_an_empty_directory() {
 fn world_with_consumers() -> World {
     let world = World::with_thread();
     let start = |name: &str, then: &str, options: &[&str]| {
-        let handler = format!("echo {name} $THREAD_DIR >>{}; {then}", world.path("started").display());
+        let handler = format!("echo {name} \"$THREAD_DIR\" >>{}; {then}", quoted(world.path("started")));
         world.subscribe(name, &handler, options);
     };
     world.push("for all");

@@ -8,7 +8,7 @@ use std::path::Path;
 use rusqlite::Connection;
 use serde_json::Value;
 
-use crate::harness::{World, names, snapshot};
+use crate::harness::{World, names, quoted, snapshot};
 
 /// Every command that opens a thread, with valid arguments.
 const COMMANDS: [&[&str]; 12] = [
@@ -197,7 +197,7 @@ fn a_directory_that_is_no_thread_is_never_written_to() {
         all_refuse(&world, &dir, |error| {
             assert!(error.contains("is not a thread"), "{error}");
             let fix = error.split_once(" - ").unwrap().1;
-            assert!(fix.contains(&format!("thread init {}", dir.display())), "{error}");
+            assert!(fix.contains(&format!("thread init {}", quoted(&dir))), "{error}");
         });
     }
     assert_eq!(snapshot(world.root()), before);

@@ -700,6 +700,11 @@ pub fn copy_program(world: &World, path: &Path) {
     world.sh("exec cp \"$0\" \"$1\"").arg(env!("CARGO_BIN_EXE_thread")).arg(path).quiet();
 }
 
+/// A path or a text as one word for a shell.
+pub fn quoted(text: impl AsRef<OsStr>) -> String {
+    shlex::try_quote(text.as_ref().to_str().unwrap()).unwrap().into_owned()
+}
+
 /// Everything below a directory: each entry's path and mode, and the bytes of regular files.
 pub fn snapshot(dir: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
     let mut all = BTreeMap::new();

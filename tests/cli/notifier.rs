@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use sha1::{Digest, Sha1};
 
-use crate::harness::{Dice, Run, World, copy_program, take_all, take_all_script, wait_until};
+use crate::harness::{Dice, Run, World, copy_program, quoted, take_all, take_all_script, wait_until};
 
 const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/notifier");
 
@@ -116,7 +116,7 @@ fn a_push_calls_the_notifier_once_with_exactly_these_arguments_even_without_cons
     recorder(&world, "exit 0");
     let source = "external:telegram:tg-main:dm:alice:alice";
     assert_eq!(dispatch_word(push_run(&world, source, "hello")), "queued");
-    let command = format!("thread dispatch --thread {}", world.inbox().display());
+    let command = format!("thread dispatch --thread {}", quoted(world.inbox()));
     let [call] = &calls(&world)[..] else { panic!("{:?}", calls(&world)) };
     assert_eq!(parts(call), [source, &task_id(&world.inbox()), &command]);
     assert!(world.log().contains(&"[INFO] notifier: queued a dispatch".to_owned()), "{:?}", world.log());
@@ -353,8 +353,7 @@ fn off_starts_nothing_until_somebody_dispatches() {
         "take",
         "thread pop --resume --consumer worker >>seen\nthread ack --consumer worker --event-id 2",
     );
-    let handler = handler.to_str().unwrap();
-    let subscribe = world.thread(["subscribe", "--consumer", "worker", "--handler", handler]);
+    let subscribe = world.thread(["subscribe", "--consumer", "worker", "--handler", &quoted(handler)]);
     subscribe.env("THREAD_NOTIFIER", "off").quiet();
     push_run(&world, "self", "after").env("THREAD_NOTIFIER", "off").quiet();
     world.wait_until_quiet();

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::harness::{World, skipped, wait_until};
+use crate::harness::{World, quoted, skipped, wait_until};
 
 /// The text of the page's first block in this language.
 fn block(language: &str) -> String {
@@ -20,11 +20,6 @@ fn agents(world: &World) -> String {
     let push = "thread push -t agents/inbox --source self --type message --content x";
     world.sh(push).env("THREAD_NOTIFIER", "off").quiet();
     world.path("agents").display().to_string()
-}
-
-/// A path as one word for a shell.
-fn quoted(path: &str) -> String {
-    format!("'{}'", path.replace('\'', r"'\''"))
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
-use crate::harness::World;
+use crate::harness::{World, quoted};
 use crate::long;
 use crate::users::{User, as_user, share_with, shared_world};
 
@@ -233,7 +233,7 @@ impl Scene {
         let mut script = String::from("cd inbox\n");
         for (at, words) in commands.iter().enumerate() {
             // Waiting for a lock can take a minute; no lock is held here, so 50 s means a hang.
-            let said = format!("{}/said.{at}", self.world.root().display());
+            let said = quoted(self.world.path(format!("said.{at}")));
             script += &format!("timeout -s KILL 50 thread {words} >{said} 2>&1; echo \"== $?\" >>{said}\n");
         }
         let names: Vec<String> = (0..commands.len()).map(|at| format!("said.{at}")).collect();

@@ -150,7 +150,7 @@ fn a_dead_agent_is_tried_again(kill: impl Fn(&Talk)) {
         let talk = Talk::new();
         let sub = talk.write("sub.sh", WORKS);
         let script = format!(
-            "read x; if mkdir once 2>/dev/null; then echo $x | thread agent run -- sh {sub}; else echo again; fi"
+            "read x; if mkdir once 2>/dev/null; then echo $x | thread agent run -- sh '{sub}'; else echo again; fi"
         );
         talk.install(&[], &["sh", "-c", &script]);
         let id = talk.say("hello");

@@ -29,12 +29,12 @@ fn cron_starts_the_agent_with_the_path_of_the_installation() {
     let talk = Talk::new();
     std::fs::create_dir(talk.path("bin")).unwrap();
     let agent = talk.write("bin/my-agent", "#!/bin/sh\nprintf 'mine: '; cat\n");
-    talk.sh(&format!("chmod 755 {agent}")).ok();
+    talk.sh(&format!("chmod 755 '{agent}'")).ok();
     talk.sh("PATH=$PWD/bin:$PATH thread agent install -- my-agent").ok();
     // Hardly any environment, as from cron.
     let thread = talk.sh("command -v thread").ok();
     let push = format!(
-        "env -i PATH=/usr/bin:/bin {} push -t talk --source internal:dm:default:cron --type message \
+        "env -i PATH=/usr/bin:/bin '{}' push -t talk --source internal:dm:default:cron --type message \
          --meta priority=later --content '<PULSE/>'",
         thread.trim()
     );

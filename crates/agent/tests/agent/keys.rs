@@ -139,7 +139,8 @@ fn a_parent_gets_the_answer_of_a_sub_agent_whose_keys_belong_to_something_else()
     let sub =
         talk.write("sub.sh", "read x; echo begun; until [ -e \"$GO\" ]; do sleep 0.01; done; echo \"$x\"");
     let go = talk.path("go");
-    let script = format!("export GO='{}'; thread agent run --call c --name helper -- sh {sub}", go.display());
+    let script =
+        format!("export GO='{}'; thread agent run --call c --name helper -- sh '{sub}'", go.display());
     talk.install(&[], &["sh", "-c", &script]);
     let id = talk.say("a task");
     let dir = at_work(&talk);

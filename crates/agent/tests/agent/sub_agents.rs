@@ -11,7 +11,7 @@ use crate::harness::{PATIENCE, Talk};
 pub fn parent(sub: &str) -> Talk {
     let talk = Talk::new();
     let sub = talk.write("sub.sh", sub);
-    let script = format!("thread agent run --name helper -- sh {sub} || echo 'no answer'");
+    let script = format!("thread agent run --name helper -- sh '{sub}' || echo 'no answer'");
     talk.install(&[], &["sh", "-c", &script]);
     talk
 }
@@ -123,7 +123,7 @@ fn sub_agents_work_side_by_side() {
     let sub =
         talk.write("sub.sh", "read me; touch $me; until [ -e a ] && [ -e b ]; do sleep 0.05; done; echo $me");
     let script = format!(
-        "(echo a | thread agent run --call ca -- sh {sub}) & echo b | thread agent run --call cb -- sh {sub}; wait"
+        "(echo a | thread agent run --call ca -- sh '{sub}') & echo b | thread agent run --call cb -- sh '{sub}'; wait"
     );
     talk.install(&[], &["sh", "-c", &script]);
     let id = talk.say("x");
@@ -138,7 +138,7 @@ fn a_background_sub_agent_reports_by_itself() {
     let talk = Talk::new();
     let sub = talk.write("sub.sh", "read x; until [ -e go ]; do sleep 0.05; done; echo done: $x");
     let script = format!(
-        "read x; case $x in done*) echo \"heard $x\";; *) echo $x | thread agent run --background -- sh {sub};; esac"
+        "read x; case $x in done*) echo \"heard $x\";; *) echo $x | thread agent run --background -- sh '{sub}';; esac"
     );
     talk.install(&[], &["sh", "-c", &script]);
     let id = talk.say("task");
@@ -179,7 +179,7 @@ fn an_answer_ends_sub_agents_still_at_work_but_not_those_in_the_background() {
         let talk = Talk::new();
         let sub = talk.write("sub.sh", "read x; echo begun; until [ -e go ]; do sleep 0.05; done; echo done");
         let script = format!(
-            "read x; case $x in begun*) exit;; esac; echo $x | thread agent run {background} -- sh {sub} >/dev/null 2>&1 & \
+            "read x; case $x in begun*) exit;; esac; echo $x | thread agent run {background} -- sh '{sub}' >/dev/null 2>&1 & \
              until [ -e answer ]; do sleep 0.02; done; echo answer"
         );
         talk.install(&[], &["sh", "-c", &script]);
@@ -210,7 +210,7 @@ fn a_persistent_program_starts_sub_agents_for_its_current_run() {
     let talk = Talk::new();
     let sub = talk.write("sub.sh", "read x; case $x in *work*) echo begun; sleep 1000;; *) echo $x;; esac");
     let script = format!(
-        "while IFS= read -r x; do echo \"$x\" | sed 's/.*content\":\"//; s/\".*//' | thread agent run -- sh {sub} >/dev/null; \
+        "while IFS= read -r x; do echo \"$x\" | sed 's/.*content\":\"//; s/\".*//' | thread agent run -- sh '{sub}' >/dev/null; \
          echo '{{\"event\":\"final\",\"content\":\"done\"}}'; done"
     );
     talk.install(&["--protocol", "ndjson"], &["sh", "-c", &script]);
@@ -268,7 +268,7 @@ fn a_worker_takes_up_a_sub_agent_in_the_background_whose_processes_were_all_kill
         let talk = Talk::new();
         let sub = talk.write("sub.sh", WORKS);
         let script = format!(
-            "read x; case $x in failed*) echo heard;; *) thread agent run --background --name helper -- sh {sub};; esac"
+            "read x; case $x in failed*) echo heard;; *) thread agent run --background --name helper -- sh '{sub}';; esac"
         );
         talk.install(&[], &["sh", "-c", &script]);
         let id = talk.say("hello");

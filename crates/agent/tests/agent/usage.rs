@@ -41,7 +41,7 @@ fn the_examples_of_the_readme_run() {
     std::fs::create_dir(talk.path("work")).unwrap();
     for (name, script) in [("npx", ACP), ("claude", EXEC), ("ollama", EXEC)] {
         let path = talk.write(&format!("bin/{name}"), script);
-        talk.sh(&format!("chmod 755 {path}")).ok();
+        talk.sh(&format!("chmod 755 '{path}'")).ok();
     }
     // In one folder, one after another, as a reader would.
     let run =

@@ -165,7 +165,8 @@ impl Terminal {
             thread_testkit::skipped("tmux");
             return None;
         }
-        let dir = tempfile::tempdir().unwrap();
+        // Not in `TMPDIR`, whose path may be longer than a socket's can be.
+        let dir = tempfile::tempdir_in("/tmp").unwrap();
         let terminal = Terminal { socket: dir.path().join("tmux"), _dir: dir };
         // The shell around it gets Ctrl-C, too.
         let run = format!("trap : INT; {} {options}; echo exit=$?; exec sleep 1000", command_line(home));

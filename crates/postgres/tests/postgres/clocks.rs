@@ -27,7 +27,7 @@ fn a_clock_that_is_two_minutes_wrong_takes_no_lease_and_keeps_none() {
     right.ok(&["init", &location]);
     let out = right.path("out");
     let handler = format!(
-        "echo begin $THREAD_EPOCH >>{0}; [ $THREAD_EPOCH = 1 ] && exec sleep 1000; cat >/dev/null; echo end >>{0}",
+        "echo begin $THREAD_EPOCH >>'{0}'; [ $THREAD_EPOCH = 1 ] && exec sleep 1000; cat >/dev/null; echo end >>'{0}'",
         out.display()
     );
     right.ok(&["subscribe", "bot", &handler, "--deliver", "stdin", "--cwd", "/"]);

@@ -123,7 +123,8 @@ impl Server {
 
     fn try_start(options: &Options<'_>) -> Option<Server> {
         let bin = FOLDERS.iter().map(Path::new).find(|bin| bin.join("initdb").exists())?.to_owned();
-        let dir = tempfile::Builder::new().prefix("thread-pg").tempdir().unwrap().keep();
+        // Not in `TMPDIR`, whose path may be longer than a socket's can be.
+        let dir = tempfile::Builder::new().prefix("thread-pg").tempdir_in("/tmp").unwrap().keep();
         // Free a moment ago, which is as good as it gets.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         if let Some((library, seconds)) = options.clock {
