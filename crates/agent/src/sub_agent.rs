@@ -35,6 +35,9 @@ const PARENT: &str = "internal:agent:default:parent";
 /// caller decides what to do; and no other message will come.
 pub const STAY: [&str; 4] = ["--attempts", "1", "--idle", "0s"];
 
+/// The tool by which programs start sub-agents. They may show its name with that of its server before it.
+pub const TOOL: &str = "subagent_run";
+
 /// The id of the task: it is the first event of a sub-agent's thread.
 const TASK: i64 = 1;
 
@@ -356,6 +359,16 @@ impl Sub {
 pub fn threads_in(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir.join("agents")).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).filter(|path| path.join("events.db").exists()).collect()
+}
+
+/// Whether a sub-agent of the thread at `parent` is at work for this call. Its result is then up to the sub-agent: what the
+/// program says of the call may be only that it was begun.
+pub fn is_at_work_for(parent: &Path, call_id: &str) -> bool {
+    threads_in(parent).iter().any(|dir| {
+        let Ok(mut queue) = Queue::open(dir) else { return false };
+        let sub = Sub::of(&mut queue).ok().filter(|sub| sub.call_id == call_id);
+        sub.is_some_and(|sub| matches!(sub.ending(&mut queue), Ok(None)))
+    })
 }
 
 /// Cancels the sub-agents of a run that are `selected` and have not ended.

@@ -13,6 +13,7 @@ use crate::conversation::{
     result_of, session,
 };
 use crate::protocol::{Done, Output};
+use crate::sub_agent;
 
 /// The longest answer, in bytes.
 pub const LONGEST_ANSWER: usize = 16 * 1024 * 1024;
@@ -207,7 +208,11 @@ impl Adapter {
                 attempt.results.insert(result.call_id.clone());
                 attempt.client_calls.remove(&result.call_id);
                 let run = attempt.run.clone();
-                self.result(&run, &result);
+                let is_sub_agents = result.name.contains(sub_agent::TOOL)
+                    && sub_agent::is_at_work_for(self.queue.path(), &result.call_id);
+                if !is_sub_agents {
+                    self.result(&run, &result);
+                }
             }
             Output::Status(status) => push_status(attempt, &mut self.outbox, status),
             Output::Asks(asked) => self.permission_asked(asked),

@@ -5,7 +5,7 @@ use thread_testkit::skipped;
 use crate::harness::Talk;
 
 /// Script that creates a thread on a disk of 4 MB.
-const PREPARE: &str = "mkdir disk; mount -t tmpfs -o size=4m tmpfs disk; export THREAD_DIR=$PWD/disk/talk; set -e; \
+const PREPARE: &str = "mkdir disk; mount -t tmpfs -o size=4m tmpfs disk; export THREAD_DIR=\"$PWD/disk/talk\"; set -e; \
                        thread init $THREAD_DIR;";
 
 /// A conversation; `None` if this machine cannot mount a small disk.

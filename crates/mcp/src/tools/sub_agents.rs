@@ -5,8 +5,12 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use thread::Queue;
-use thread_agent::sub_agent::{self, NewSubAgent, Sub};
+use serde_json::{Value, json};
+use thread::model::filter::Scope as FilterScope;
+use thread::{After, Filter, Queue};
+use thread_agent::conversation::runs::OpenRun;
+use thread_agent::conversation::{Entry, ToolCall};
+use thread_agent::sub_agent::{self, NewSubAgent, Sub, TOOL, threads_in};
 use thread_sessions::runs::open_runs;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -15,6 +19,9 @@ use super::processes::{Status, of_sub_agent};
 use super::queue::MAX_WAIT;
 use crate::problem::{Problem, Result};
 use crate::scope::{Look, Scope, Turn, open};
+
+/// How long the adapter may take to store the call by which its agent asks.
+const STORED: Duration = Duration::from_secs(2);
 
 /// How often the sub-agent's consumers are dispatched, in case all its processes were killed.
 const DISPATCH_EVERY: Duration = Duration::from_secs(5);
@@ -34,6 +41,16 @@ pub async fn run(scope: &Arc<Scope>, args: RunArgs, cancelled: &CancellationToke
     let path = scope.path_of(args.session.as_deref())?;
     let background = args.background.unwrap_or(false);
     let end = Instant::now() + MAX_WAIT;
+    if scope.thread.as_ref() == Some(&path) {
+        let task = args.task.clone();
+        let look = move |parent: &mut Queue| {
+            let (_, runs, _) = open_runs(parent)?;
+            let Some(run) = runs.active() else { return Ok(Look::Found(())) };
+            Ok(call_of(parent, run, &task)?.map_or(Look::Nothing, |_| Look::Found(())))
+        };
+        // Without it, one is made.
+        scope.until(path.clone(), Instant::now() + STORED, cancelled, look).await?;
+    }
     let sub =
         scope.blocking(Turn::Write(path.clone()), move |scope| start(scope, &mut open(&path)?, args)).await?;
     if background {
@@ -77,6 +94,43 @@ pub async fn run(scope: &Arc<Scope>, args: RunArgs, cancelled: &CancellationToke
     }
 }
 
+/// The call by which the agent itself asks for this, as it has told its adapter: one that is open, and has no sub-agent
+/// yet. `None` if somebody else asks, or the agent does not tell of its calls.
+fn call_of(parent: &mut Queue, run: &OpenRun, task: &str) -> Result<Option<String>> {
+    let filter = Filter::new("source = 'self' AND subtype = 'toolcall'", FilterScope::Reading)
+        .map_err(thread::Error::from)?;
+    let calls = parent.read(After(run.last_begun), filter.as_ref())?;
+    let asks = |call: &ToolCall| {
+        let arguments = &call.arguments;
+        let is_told = !arguments.is_null() && *arguments != json!({});
+        call.name.contains(TOOL)
+            && run.open_calls.contains_key(&call.call_id)
+            && (!is_told || has(arguments, task))
+    };
+    let calls = calls.iter().filter_map(|event| match Entry::of(event).1 {
+        Entry::ToolCall(call) if asks(&call) => Some(call.call_id),
+        _ => None,
+    });
+    let calls: Vec<String> = calls.collect();
+    if calls.is_empty() {
+        return Ok(None);
+    }
+    let subs = threads_in(parent.path()).into_iter().filter_map(|dir| Sub::of(&mut open(&dir).ok()?).ok());
+    let subs = subs.filter(|sub| sub.run_id == run.run.run_id && sub.attempt == run.run.attempt);
+    let taken: Vec<String> = subs.map(|sub| sub.call_id).collect();
+    Ok(calls.into_iter().find(|call| !taken.contains(call)))
+}
+
+/// Whether a text is somewhere in a value: programs have their own ways to tell a tool's arguments.
+fn has(value: &Value, text: &str) -> bool {
+    match value {
+        Value::String(said) => said == text,
+        Value::Array(values) => values.iter().any(|value| has(value, text)),
+        Value::Object(fields) => fields.values().any(|value| has(value, text)),
+        _ => false,
+    }
+}
+
 fn start(scope: &Scope, parent: &mut Queue, args: RunArgs) -> Result<Sub> {
     let name = args.name.unwrap_or_else(|| "agent".to_owned());
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -93,12 +147,12 @@ fn start(scope: &Scope, parent: &mut Queue, args: RunArgs) -> Result<Sub> {
     let handler = sub_agent::handler_of_parent(parent, &scope.consumer)?.ok_or_else(no_agent)?;
     let cwd = subscription.cwd.map_or_else(|| parent.path().to_owned(), |cwd| parent.path().join(cwd));
     let (_, runs, _) = open_runs(parent)?;
-    let (run_id, attempt) = match runs.active() {
-        Some(run) => (run.run.run_id.clone(), run.run.attempt),
-        None => ("run_by_hand".to_owned(), 0),
+    let (call_id, run_id, attempt) = match runs.active() {
+        Some(run) => (call_of(parent, run, &args.task)?, run.run.run_id.clone(), run.run.attempt),
+        None => (None, "run_by_hand".to_owned(), 0),
     };
     let new = NewSubAgent {
-        call_id: None,
+        call_id,
         name,
         run_id,
         attempt,

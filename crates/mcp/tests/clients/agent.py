@@ -63,7 +63,15 @@ class Scripted(acp.Agent):
                 elif step == "die":
                     os._exit(9)
                 else:
-                    results.append(await calls.call(client, step[0], filled(step[1], results)))
+                    tool, arguments = step[0], filled(step[1], results)
+                    call = f"call_{uuid.uuid4().hex}"
+                    # As coding agents do, under a name of their own.
+                    begun = acp.start_tool_call(call, f"mcp__thread__{tool}", kind="other", raw_input=arguments)
+                    await self.conn.session_update(session_id, begun)
+                    result = await calls.call(client, tool, arguments)
+                    ended = acp.update_tool_call(call, status="completed", raw_output=result)
+                    await self.conn.session_update(session_id, ended)
+                    results.append(result)
         said = acp.update_agent_message(acp.text_block(json.dumps(results)))
         await self.conn.session_update(session_id, said)
         return acp.PromptResponse(stop_reason="end_turn")

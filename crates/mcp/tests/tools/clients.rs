@@ -129,6 +129,43 @@ fn an_agent_is_given_the_tools_and_uses_them() {
 }
 
 #[test]
+fn a_sub_agent_that_an_agent_starts_is_one_call() {
+    let Some(python) = python() else { return };
+    let root = Root::new();
+    let own = root.session(1);
+    scripted(&python, &root, &own);
+    let task = "[[\"info\", {}]]";
+    let told = tell(
+        &own,
+        &json!([
+            ["subagent_run", { "task": task, "name": "helper" }],
+            ["subagent_run", { "task": task, "background": true }],
+        ]),
+    );
+    assert_eq!((&told[0]["state"], told.as_array().unwrap().len()), (&json!("answered"), 2), "{told}");
+    let events = own.queue().read(thread::After(0), None).unwrap();
+    let of = |subtype: &str| -> Vec<Value> {
+        let events = events.iter().filter(|event| event.subtype.as_deref() == Some(subtype));
+        events.map(|event| serde_json::from_str(&event.content).unwrap()).collect()
+    };
+    let (calls, results) = (of("toolcall"), of("toolresult"));
+    assert_eq!((calls.len(), results.len()), (2, 2), "{calls:#?}\n{results:#?}");
+    for (call, result) in calls.iter().zip(&results) {
+        assert_eq!(
+            (&call["name"], &call["call_id"]),
+            (&json!("mcp__thread__subagent_run"), &result["call_id"])
+        );
+    }
+    assert_eq!(results[0]["result"], told[0]["text"]);
+    assert_eq!(results[1]["result"], json!({ "sub_agent": told[1]["process"], "status": "started" }));
+    let copies = events.iter().filter(|event| event.subtype.as_deref() == Some("sub_agent"));
+    for copy in copies {
+        let metadata: Value = serde_json::from_str(copy.metadata.as_deref().unwrap()).unwrap();
+        assert!(calls.iter().any(|call| call["call_id"] == metadata["parent_call_id"]), "{copy:?}");
+    }
+}
+
+#[test]
 fn an_agent_that_was_killed_is_given_the_tools_again() {
     let Some(python) = python() else { return };
     let root = Root::new();
