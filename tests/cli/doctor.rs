@@ -535,7 +535,7 @@ fn a_notifier_that_cannot_be_run_is_told() {
 fn a_consumer_that_was_left_alone_is_started() {
     let world = with_events();
     world.off(["subscribe", "--consumer", "late", "--handler", "cat >got", "--deliver", "stdin"]).quiet();
-    let problem = "'late' has events pending, but is not running or waiting";
+    let problem = "'late' has events pending, and nobody is running it or waiting to retry it";
     let fix = "run `thread dispatch`, or `thread doctor --fix`";
     assert_eq!(findings(&world), [format!("error: {problem} - {fix}")]);
     let off = world.off(["doctor"]).quiet();
@@ -583,7 +583,7 @@ fn a_backoff_without_a_supervisor_is_continued() {
     let world = with_events();
     world.subscribe("bot-2", "false", &["--backoff", "1h"]);
     kill_waiting(&world, "bot-2");
-    let problem = "'bot-2' has events pending, but is not running or waiting";
+    let problem = "'bot-2' has events pending, and nobody is running it or waiting to retry it";
     assert_eq!(
         findings(&world),
         [format!("error: {problem} - run `thread dispatch`, or `thread doctor --fix`")]

@@ -75,7 +75,8 @@ fn report_unattended(doctor: &mut Doctor<'_>, queue: &mut Queue, left: &BTreeSet
     let launcher = doctor.launcher;
     let mut dispatched: Vec<(ConsumerId, Dispatched)> = Vec::new();
     for consumer in left {
-        let problem = format!("'{consumer}' has events pending, but is not running or waiting");
+        let problem =
+            format!("'{consumer}' has events pending, and nobody is running it or waiting to retry it");
         let finding = match launcher.waking {
             WakeBy::Nobody => Finding::warning(CHECK, format!("{problem}; waking is turned off")),
             _ => Finding::error(CHECK, problem),
