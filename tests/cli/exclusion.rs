@@ -149,7 +149,7 @@ fn they_also_do_on_a_case_insensitive_file_system() {
     // Exit code 77: such a file system is not available here.
     let mount = "exec 2>refused; truncate -s 64m image && mkfs.ext4 -q -O casefold image && \
                  mkdir disk && mount -o loop image disk && mkdir disk/inbox && chattr +F disk/inbox || exit 77\n\
-                 exec 2>&1; ln -s disk/inbox inbox; export THREAD_DIR=$PWD/disk/inbox\n";
+                 exec 2>&1; ln -s disk/inbox inbox; export THREAD_DIR=\"$PWD/disk/inbox\"\n";
     let script = format!("{mount}{TWO_CASES}").replace("thread init inbox", "thread init \"$THREAD_DIR\"");
     let run = world.sh("exec unshare -m /bin/sh -c \"$0\"").arg(script);
     let path = format!("{}:/usr/sbin:/sbin:/usr/bin:/bin", world.bin().display());

@@ -212,7 +212,7 @@ fn a_user_with_read_permission_can_read_though_no_watermark_can_be_stored() {
 #[test]
 fn on_a_read_only_file_system_its_owner_can_look_and_is_told_plainly_that_nothing_is_started() {
     let world = World::new();
-    let script = "export THREAD_DIR=$PWD/inbox; chmod 755 inbox\n\
+    let script = "export THREAD_DIR=\"$PWD/inbox\"; chmod 755 inbox\n\
          thread init inbox >/dev/null\n\
          thread subscribe bot cat --deliver stdin >/dev/null\n\
          thread push one >/dev/null\n\

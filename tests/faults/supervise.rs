@@ -112,7 +112,7 @@ fn a_run_that_ends_on_a_full_disk_is_recorded_when_there_is_space_again() {
     let world = World::new();
     let seconds = outage().as_secs();
     let script = format!(
-        "export THREAD_DIR=$PWD/inbox THREAD_NOTIFIER=embedded\n\
+        "export THREAD_DIR=\"$PWD/inbox\" THREAD_NOTIFIER=embedded\n\
          thread init inbox >/dev/null\n\
          thread subscribe --consumer bot --deliver stdin --max-attempts 1 --handler \
              'cat >>got; echo $PPID >supervisor; while [ ! -e go ]; do sleep 0.05; done'\n\
@@ -141,7 +141,7 @@ fn a_run_whose_stdin_has_no_room_on_the_disk_starts_when_there_is_space_again() 
     let world = World::new();
     let seconds = outage().as_secs();
     let script = format!(
-        "export THREAD_DIR=$PWD/inbox\n\
+        "export THREAD_DIR=\"$PWD/inbox\"\n\
          thread init inbox >/dev/null\n\
          thread subscribe --consumer bot --deliver stdin --handler 'cat >>got; echo $PPID >supervisor'\n\
          thread push --source s --type message --content \"$(printf %90000s x)\" >/dev/null\n\
