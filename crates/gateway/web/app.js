@@ -3,7 +3,7 @@
 import { html, render, useEffect, useErrorBoundary, useState } from "./vendor/preact.js";
 import { Announcer } from "./announce.js";
 import { Help, useKeys } from "./keys.js";
-import { Login, hasToken, takeToken } from "./login.js";
+import { Login, hasToken, learnAgent, takeToken } from "./login.js";
 import { Look, lookTitle } from "./look/look.js";
 import { state } from "./state.js";
 import { Chat } from "./talk.js";
@@ -35,6 +35,7 @@ function App({ refused }) {
 globalThis.thread = { state };
 
 const refused = await takeToken();
+await learnAgent();
 // The link may be opened where the page is open already.
 addEventListener("hashchange", async () => {
   if (!hasToken()) return;

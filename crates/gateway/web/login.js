@@ -18,12 +18,25 @@ export async function takeToken() {
 export async function login(token) {
   try {
     const answer = await fetch("api/v1/login", { method: "POST", headers: { Authorization: `Bearer ${token}` } });
-    if (answer.ok) return null;
+    if (answer.ok) {
+      await learnAgent();
+      return null;
+    }
     if (answer.status === 401) return "This is not the token.";
     return (await answer.json().catch(() => ({}))).error ?? `The gateway answered ${answer.status}.`;
   } catch {
     return "The gateway cannot be reached.";
   }
+}
+
+/** Takes the name of the agent from the page, which has it only for requests with a login: not for the first one, nor for
+ * one that follows a link from elsewhere. */
+export async function learnAgent() {
+  const { dataset } = document.documentElement;
+  if ("agent" in dataset) return;
+  const page = await fetch("./").then((answer) => answer.text()).catch(() => "");
+  const name = /<html[^>]* data-agent="([^"]*)"/.exec(page)?.[1];
+  if (name !== undefined) dataset.agent = name;
 }
 
 /** Ends the login of this browser, and with it everything that the page has open. */

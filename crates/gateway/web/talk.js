@@ -27,13 +27,14 @@ export function Chat({ onHelp }) {
   </main>`;
 }
 
-/** The agent of new sessions: `undefined` if there is none, empty if its name is not known. `opens` is set if there is
- * nobody to talk to. */
-const { agent, opens } = document.documentElement.dataset;
+/** Set if there is nobody to talk to. */
+const { opens } = document.documentElement.dataset;
 
 /** What somebody sees who opens the page: what it is, and a place to write in. */
 function Welcome() {
   const [dropped, drop] = useDrop();
+  // The agent of new sessions: undefined if there is none, empty if its name is not known.
+  const { agent } = document.documentElement.dataset;
   return html`<section class="conversation welcome" ...${drop}>
     <header class="narrow"><${Halves} /></header>
     <div class="scroll"><div class="messages">

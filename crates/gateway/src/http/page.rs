@@ -8,13 +8,14 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
 use std::sync::{Arc, OnceLock};
 
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use super::error::HttpError;
+use crate::access::token::TokenCheck;
 use crate::gateway::Gateway;
 
 /// Nothing may come from another host, and no text may become script, style or markup.
@@ -157,24 +158,31 @@ pub async fn file(Path(name): Path<String>, headers: HeaderMap) -> Result<Respon
 }
 
 /// `GET /`: for anybody. The token is in the fragment of the link, which browsers do not send.
-pub async fn page(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Response {
+pub async fn page(
+    State(gateway): State<Arc<Gateway>>,
+    Extension(check): Extension<TokenCheck>,
+    headers: HeaderMap,
+) -> Response {
     // A program is one gateway.
-    static PAGE: OnceLock<File> = OnceLock::new();
-    let page = PAGE.get_or_init(|| File {
-        text: Cow::Owned(html(&gateway)),
+    static PAGES: [OnceLock<File>; 2] = [const { OnceLock::new() }; 2];
+    let is_known = matches!(check, TokenCheck::Valid(_));
+    let page = PAGES[usize::from(is_known)].get_or_init(|| File {
+        text: Cow::Owned(html(&gateway, is_known)),
         name: FILES[0].name,
         packed: OnceLock::new(),
     });
     page.response(&headers)
 }
 
-/// The page tells its script where to open, who answers, whether one may only look, and whether one logs in.
-fn html(gateway: &Gateway) -> String {
+/// The page tells its script where to open, whether one may only look, whether one logs in, and, if the request has a
+/// valid token or login, who answers.
+fn html(gateway: &Gateway, is_known: bool) -> String {
     let nobody_to_talk_to = gateway.agent.is_none() && gateway.inspector.threads.named().next().is_some();
     let opens = if nobody_to_talk_to { " data-opens=\"look\"" } else { "" };
     let looks = if gateway.read_only { " data-read-only" } else { "" };
     let logs_in = if gateway.token.is_some() { " data-login" } else { "" };
-    let agent = gateway.agent.as_ref().map(|agent| agent.name.as_deref().unwrap_or_default());
+    let agent =
+        gateway.agent.as_ref().filter(|_| is_known).map(|agent| agent.name.as_deref().unwrap_or_default());
     let agent = agent.map(|name| format!(" data-agent=\"{name}\"")).unwrap_or_default();
     FILES[0].text.replacen("<html", &format!("<html{opens}{looks}{logs_in}{agent}"), 1)
 }

@@ -72,6 +72,10 @@ fn the_page_comes_without_the_token_and_without_what_it_protects() {
     assert_eq!(page.status, 200);
     assert!(page.headers["content-type"].starts_with("text/html") && !page.text().contains(&gateway.token));
     assert!(page.headers.contains_key("content-security-policy"), "{:?}", page.headers);
+    // Who answers is told only to those who may ask.
+    assert!(!page.text().contains("data-agent"), "{}", page.text());
+    let page = gateway.get("/");
+    assert!(page.text().contains(" data-agent=\"cat\""), "{}", page.text());
 }
 
 #[tokio::test]
