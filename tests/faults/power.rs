@@ -448,7 +448,7 @@ fn what_a_backlog_s_last_run_acknowledged_survives_a_power_cut_at_any_moment() {
     let script = "set -e\n\
                   thread push --batch --json <batch-1\n\
                   thread dispatch\n\
-                  until grep -q 'acked=13$' $THREAD_DIR/logs/thread.log; do sleep 0.1; done\n\
+                  until grep -q 'acked=13$' \"$THREAD_DIR/logs/thread.log\"; do sleep 0.1; done\n\
                   echo '{\"last_acked_id\":13}'\n";
     world.write("series", script);
     let recording = record(&world, &inbox(&world), &["sh", "series"], &[]);

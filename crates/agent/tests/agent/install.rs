@@ -46,7 +46,7 @@ fn cron_starts_the_agent_with_the_path_of_the_installation() {
 fn on_path(talk: &Talk, name: &str, script: &str) {
     std::fs::create_dir_all(talk.path("bin")).unwrap();
     let path = talk.write(&format!("bin/{name}"), script);
-    talk.sh(&format!("chmod 755 {path}")).ok();
+    talk.sh(&format!("chmod 755 '{path}'")).ok();
 }
 
 #[test]
