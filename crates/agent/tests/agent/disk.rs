@@ -90,7 +90,8 @@ fn what_is_printed_after_the_exit_is_waited_for_however_slow_the_disk() {
         return skipped("strace that may trace");
     }
     // Storing the second line takes longer than the wait for output after the exit; the third is printed then.
-    let stored = |line: &str| format!("until grep -q {line} \"$THREAD_DIR/events.jsonl\"; do sleep 0.02; done");
+    let stored =
+        |line: &str| format!("until grep -q {line} \"$THREAD_DIR/events.jsonl\"; do sleep 0.02; done");
     let (one, two) = (stored("line-one"), stored("line-two"));
     talk.write("agent.sh", &format!("echo line-one; ({one}; echo line-two; {two}; echo line-three) &"));
     let slow =

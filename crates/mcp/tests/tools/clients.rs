@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use thread_agent::conversation::ending_of;
 use thread_testkit::{clients, missing};
 
 use crate::harness::{PATIENCE, Root, Session, command, programs};
@@ -72,8 +73,7 @@ fn tell(session: &Session, steps: &Value) -> Value {
     session.thread(&["dispatch"]);
     let end = Instant::now() + PATIENCE;
     loop {
-        if let Some(ending) = session.queue().id_of_key(&format!("thread:end:{id}")).unwrap() {
-            let event = session.queue().event(ending).unwrap().unwrap();
+        if let Some(event) = ending_of(&mut session.queue(), id).unwrap() {
             return serde_json::from_str(&event.content).unwrap_or_else(|e| panic!("{e}: {}", event.content));
         }
         assert!(Instant::now() < end, "{:#?}", session.queue().read(thread::After(0), None).unwrap());

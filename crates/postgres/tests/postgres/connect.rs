@@ -189,7 +189,7 @@ fn what_keeps_a_thread_from_being_used_is_said_with_its_remedy() {
         ),
         (
             format!("postgres://postgres@/none?host={dir}&port={port}#z"),
-            "\"none\" does not exist",
+            "the database is missing",
             "createdb",
         ),
         (as_user("said_nobody"), "permission denied", "SPEC.md"),
@@ -202,6 +202,10 @@ fn what_keeps_a_thread_from_being_used_is_said_with_its_remedy() {
         let said = machine.fails(1, &["push", "-t", &location, "x"]);
         assert!(said.contains(what) && said.contains(how) && !said.contains("hunter2"), "{location}: {said}");
     }
+    let missing = format!("postgres://postgres@/none?host={dir}&port={port}#z");
+    let output = machine.run(&["push", "--json", "-t", &missing, "x"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("\"code\":\"database_missing\"") && !said.contains("permission"), "{said}");
     // Nothing of it was stored, and a reader may read from what is read-only.
     assert!(machine.ok(&["info", "-t", &as_user("said_standby")]).contains("Events: 0"));
     let said = machine.fails(1, &["backup", "x"]);
