@@ -213,6 +213,21 @@ fn what_keeps_a_thread_from_being_used_is_said_with_its_remedy() {
 }
 
 #[test]
+fn the_size_of_a_database_on_a_server_is_not_shown() {
+    let Some(server) = server() else { return };
+    let place = server.place();
+    let machine = Machine::new(&place);
+    machine.ok(&["init", &place]);
+    machine.ok(&["push", "x"]);
+    let info: serde_json::Value = serde_json::from_str(&machine.ok(&["info", "--json"])).unwrap();
+    for part in ["database_bytes", "wal_bytes", "log_bytes"] {
+        assert_eq!(info.get(part), Some(&serde_json::Value::Null), "{info}");
+    }
+    let table = machine.ok(&["info", "--format", "table"]);
+    assert!(table.contains("logs on this machine") && !table.contains("database "), "{table}");
+}
+
+#[test]
 fn doctor_checks_the_consumers_and_warns_of_what_this_machine_lacks() {
     let Some(server) = server() else { return };
     let location = server.location_of("doctored", "inbox");
