@@ -14,6 +14,7 @@ use crate::error::Code;
 use crate::failure::{Result, WithHint, failed, usage};
 use crate::files::log::{Quoted, log};
 use crate::files::{self, Files};
+use crate::maintenance::report::Settings;
 use crate::model::duration;
 use crate::model::filter::{Filter, Scope};
 use crate::model::position::Position;
@@ -272,7 +273,7 @@ fn no_handler<T>() -> Result<T> {
 fn note_changes(files: &Files, before: &Subscription, new: &NewSubscription) {
     let settings = |handler: &str, filter: Option<&str>, cwd: Option<&Path>, options: &Options| {
         let mut all = vec![("handler".to_owned(), json!(handler)), ("filter".to_owned(), json!(filter))];
-        all.extend(settings::as_json(files, cwd, options));
+        all.extend(settings::values(&Settings::of(files, cwd, options)));
         all
     };
     let was = settings(&before.handler_cmd, before.filter_text(), before.cwd.as_deref(), &before.options);
@@ -293,7 +294,7 @@ fn print_json(files: &Files, new: &NewSubscription) -> Result<()> {
         "handler_cmd": new.handler_cmd,
         "filter": new.filter,
     });
-    for (name, value) in settings::as_json(files, new.cwd.as_deref(), &new.options) {
+    for (name, value) in settings::values(&Settings::of(files, new.cwd.as_deref(), &new.options)) {
         object[name] = value;
     }
     output::line(object)

@@ -1,13 +1,19 @@
-//! Where a consumer stands, as `thread info` and other programs show it.
+//! What a thread holds and the state of its consumers, as `thread info` and other programs show them.
 
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use chrono::Utc;
-use serde_json::{Value, json};
+use rustix::fs::FileType;
+use serde::{Serialize, Serializer};
 
 use crate::error::Result;
-use crate::model::run::Phase;
-use crate::model::subscription::{NOTHING_ACKNOWLEDGED, Subscription};
+use crate::files::{DB, Files, WAL};
+use crate::jsonl;
+use crate::model::duration;
+use crate::model::run::{Deliver, Exit, Options, Phase};
+use crate::model::subscription::{ConsumerId, NOTHING_ACKNOWLEDGED, Subscription};
 use crate::model::time::{self, Time};
 use crate::pending::{self, CountLimits, Counted};
 use crate::queue::Queue;
@@ -56,17 +62,315 @@ impl EventRange {
     }
 }
 
-/// The state of a consumer, and what is pending for it.
+/// What `thread info` shows; as JSON, what `thread info --json` prints.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// The thread's path or URL.
+    pub thread: String,
+    pub event_count: u64,
+    /// The newest id ever assigned.
+    pub last_event_id: i64,
+    /// The same number, as the count of events ever stored.
+    pub events_pushed: i64,
+    pub subscriptions: Vec<ConsumerStatus>,
+    #[serde(flatten)]
+    pub disk: DiskUsage,
+    #[serde(skip)]
+    pub now: Time,
+}
+
+impl Report {
+    /// `only`: leaves out all other consumers. `progress` as for [`ConsumerStatus::of`].
+    ///
+    /// # Errors
+    ///
+    /// There is no consumer `only`; errors of the store.
+    pub fn of(
+        queue: &mut Queue,
+        only: Option<&ConsumerId>,
+        count: CountLimits,
+        progress: &dyn Fn(u64) -> Box<dyn FnMut(u64)>,
+    ) -> Result<Report> {
+        let range = EventRange::of(queue, u64::MAX)?;
+        let limits = Limits { look_until: count.until, count, gapless: range.is_gapless() };
+        let subscriptions = match only {
+            Some(consumer) => vec![queue.subscription(consumer)?],
+            None => queue.store.subscriptions()?,
+        };
+        let subscriptions =
+            subscriptions.into_iter().map(|one| ConsumerStatus::of(queue, one, limits, progress));
+        Ok(Report {
+            subscriptions: subscriptions.collect::<Result<_>>()?,
+            thread: queue.location().as_os_str().to_string_lossy().into_owned(),
+            event_count: range.count,
+            last_event_id: range.newest,
+            events_pushed: range.newest,
+            disk: DiskUsage::of(queue.files()),
+            now: Utc::now(),
+        })
+    }
+}
+
+/// Sizes of a thread's files on this machine, in bytes. The first three are `None` for a thread that is not in a
+/// directory, whose events share the tables of a server.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct DiskUsage {
+    /// Of `events.db` alone.
+    pub database_bytes: Option<u64>,
+    pub wal_bytes: Option<u64>,
+    /// Of the JSONL log with its sealed files.
+    pub log_bytes: Option<u64>,
+    /// Of the files in `logs/`: `thread.log`, handler output, and rotated parts of both.
+    pub logs_bytes: u64,
+    /// The sum of those that are known.
+    pub disk_bytes: u64,
+}
+
+impl DiskUsage {
+    pub fn of(files: &Files) -> DiskUsage {
+        let here = files.location().dir().is_some();
+        let own = [files.size(DB), files.size(WAL), jsonl::size(files)].map(|size| here.then_some(size));
+        let logs_bytes = size_of_files(files, "logs") + size_of_files(files, "logs/handlers");
+        let [database_bytes, wal_bytes, log_bytes] = own;
+        let disk_bytes = own.into_iter().flatten().sum::<u64>() + logs_bytes;
+        DiskUsage { database_bytes, wal_bytes, log_bytes, logs_bytes, disk_bytes }
+    }
+}
+
+/// Total size of the regular files in a directory of the thread, in bytes.
+fn size_of_files(files: &Files, dir: &str) -> u64 {
+    let names = files.list(dir).unwrap_or_default();
+    let stats = names.iter().filter_map(|name| files.stat(Path::new(dir).join(name)).ok());
+    let of_files = stats.filter(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile);
+    of_files.map(|stat| u64::try_from(stat.st_size).unwrap_or(0)).sum()
+}
+
+/// The settings of a subscription besides handler and filter, under the names of the options of `subscribe`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Settings {
+    pub deliver: Deliver,
+    pub batch_size: u64,
+    pub max_attempts: u32,
+    pub stall_after: Option<u32>,
+    /// Durations as the option takes them, as are the timeout and the waits.
+    pub backoff: String,
+    pub timeout: Option<String>,
+    /// An absolute path.
+    pub cwd: Option<String>,
+    pub env: BTreeMap<String, String>,
+    pub clear_env: bool,
+}
+
+impl Settings {
+    pub fn of(files: &Files, cwd: Option<&Path>, options: &Options) -> Settings {
+        Settings {
+            deliver: options.deliver,
+            batch_size: options.batch_size,
+            max_attempts: options.max_attempts,
+            stall_after: options.stall_after,
+            backoff: duration::format_list(&options.backoff),
+            timeout: options.timeout.map(duration::format),
+            cwd: cwd.map(|cwd| files.resolve(cwd).to_string_lossy().into_owned()),
+            env: options.env.clone(),
+            clear_env: options.clear_env,
+        }
+    }
+}
+
+/// The process that works for a consumer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Worker {
+    Pid(u32),
+    /// On another machine, by its name.
+    Host(String),
+    /// Perhaps in another container.
+    Namespace(Namespace),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Namespace {
+    Other,
+}
+
+/// Why nobody ends a wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WaitReason {
+    /// The supervisor was killed, by a reboot for instance: only the next push or dispatch ends the wait, or a worker.
+    Interrupted,
+}
+
+/// What a consumer does. As JSON, the details in the order in which they are shown.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum ConsumerState {
+    Idle,
+    Running {
+        #[serde(flatten)]
+        worker: Worker,
+        #[serde(serialize_with = "time::serialize", skip_serializing_if = "Option::is_none")]
+        since: Option<Time>,
+        attempt: u32,
+    },
+    Waiting {
+        attempt: u32,
+        /// Without it, at the next dispatch.
+        #[serde(serialize_with = "time::serialize", skip_serializing_if = "Option::is_none")]
+        next_try: Option<Time>,
+        /// Who waits, if that is not a process here.
+        #[serde(flatten)]
+        elsewhere: Option<Worker>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<WaitReason>,
+    },
+    Stalled {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+        /// Unless it cannot be started at all.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        attempt: Option<u32>,
+    },
+    Paused,
+}
+
+impl ConsumerState {
+    /// All words for states.
+    pub const WORDS: [&str; 5] = ["idle", "running", "waiting", "stalled", "paused"];
+
+    /// The state in one word.
+    pub fn word(&self) -> &'static str {
+        ConsumerState::WORDS[match self {
+            ConsumerState::Idle => 0,
+            ConsumerState::Running { .. } => 1,
+            ConsumerState::Waiting { .. } => 2,
+            ConsumerState::Stalled { .. } => 3,
+            ConsumerState::Paused => 4,
+        }]
+    }
+
+    /// Why it is stalled, or nobody ends its wait.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            ConsumerState::Stalled { reason, .. } => reason.as_deref(),
+            ConsumerState::Waiting { reason: Some(WaitReason::Interrupted), .. } => Some("interrupted"),
+            _ => None,
+        }
+    }
+
+    /// `broken`: why it cannot be started.
+    fn of(s: &Subscription, at_work: AtWork, broken: Option<String>, is_pending: bool) -> ConsumerState {
+        let (state, attempt) = (&s.state, s.state.attempts);
+        let worker = match (at_work, &s.held_by) {
+            (AtWork::Process(pid), _) => Worker::Pid(pid),
+            (_, Some(host)) => Worker::Host(host.clone()),
+            (_, None) => Worker::Namespace(Namespace::Other),
+        };
+        let interrupted = |next_try: Option<Time>| ConsumerState::Waiting {
+            attempt,
+            // Where nobody is at work, a time that has passed says nothing: it is due at the next dispatch.
+            next_try: next_try.filter(|at| *at > Utc::now()),
+            elsewhere: None,
+            reason: Some(WaitReason::Interrupted),
+        };
+        match state.phase {
+            Phase::Running if at_work != AtWork::Nobody => {
+                ConsumerState::Running { worker, since: state.since, attempt }
+            }
+            _ if state.paused => ConsumerState::Paused,
+            _ if broken.is_some() => ConsumerState::Stalled { reason: broken, attempt: None },
+            Phase::Stalled => ConsumerState::Stalled { reason: state.reason.clone(), attempt: Some(attempt) },
+            // Without a recorded supervisor, the consumer is between a run and its wait.
+            Phase::Waiting if at_work == AtWork::Nobody && state.supervisor.is_some() => {
+                interrupted(state.next_try)
+            }
+            Phase::Waiting => {
+                let elsewhere = (at_work == AtWork::Elsewhere).then_some(worker);
+                ConsumerState::Waiting { attempt, next_try: state.next_try, elsewhere, reason: None }
+            }
+            // The supervisor was killed; the next dispatch continues.
+            Phase::Running if is_pending => {
+                interrupted(state.since.map(|since| since + s.options.wait_after(attempt)))
+            }
+            Phase::Running | Phase::Idle => ConsumerState::Idle,
+        }
+    }
+}
+
+/// The state of a consumer, and what is pending for it. As JSON, an object of `thread info --json`.
+#[derive(Debug)]
 pub struct ConsumerStatus {
     /// The number of its filter's failures includes those that were found just now.
     pub subscription: Subscription,
-    /// In one word: idle, running, waiting, stalled or paused.
-    pub state: &'static str,
-    /// Details of the state, in the order they are shown.
-    pub facts: Vec<(&'static str, Value)>,
+    pub state: ConsumerState,
     pub pending: Counted,
     /// Id of the oldest pending event, and when it was stored.
     pub oldest: Option<(i64, Option<String>)>,
+    pub settings: Settings,
+}
+
+impl Serialize for ConsumerStatus {
+    fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Consumer<'c> {
+            consumer_id: &'c ConsumerId,
+            handler_cmd: &'c str,
+            filter: Option<&'c str>,
+            last_acked_id: i64,
+            updated_at: Option<&'c str>,
+            state: &'static str,
+            unattended: bool,
+            pending: Option<u64>,
+            oldest_pending_id: Option<i64>,
+            oldest_pending_at: Option<&'c str>,
+            dead: i64,
+            filter_errors: i64,
+            last_filter_error_id: Option<i64>,
+            runs_succeeded: u64,
+            runs_failed: u64,
+            dead_letters_made: u64,
+            #[serde(serialize_with = "time::serialize")]
+            last_run_started_at: Option<Time>,
+            #[serde(serialize_with = "time::serialize")]
+            last_run_ended_at: Option<Time>,
+            last_exit: Option<String>,
+            last_exit_code: Option<i32>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pending_at_least: Option<u64>,
+            #[serde(flatten)]
+            settings: &'c Settings,
+            #[serde(flatten)]
+            details: &'c ConsumerState,
+        }
+        let (s, Counted { events, at_least }) = (&self.subscription, self.pending);
+        Consumer {
+            consumer_id: &s.consumer,
+            handler_cmd: &s.handler_cmd,
+            filter: s.filter.as_deref(),
+            last_acked_id: s.last_acked_id,
+            updated_at: s.updated_at.as_deref(),
+            state: self.state.word(),
+            unattended: self.is_unattended(),
+            pending: (!at_least).then_some(events),
+            oldest_pending_id: self.oldest.as_ref().map(|(id, _)| *id),
+            oldest_pending_at: self.oldest.as_ref().and_then(|(_, at)| at.as_deref()),
+            dead: s.dead,
+            filter_errors: s.filter_errors,
+            last_filter_error_id: (s.filter_errors > 0).then_some(s.filter_error_id),
+            runs_succeeded: s.state.succeeded,
+            runs_failed: s.state.failed,
+            dead_letters_made: s.state.dead_lettered,
+            last_run_started_at: s.state.began,
+            last_run_ended_at: s.state.ended,
+            last_exit: s.state.last_exit.map(|exit| exit.to_string()),
+            last_exit_code: s.state.last_exit.and_then(Exit::code),
+            pending_at_least: at_least.then_some(events),
+            settings: &self.settings,
+            details: &self.state,
+        }
+        .serialize(to)
+    }
 }
 
 impl ConsumerStatus {
@@ -121,49 +425,10 @@ impl ConsumerStatus {
                 dispatch::check(queue.files(), &subscription).err()
             }
         };
-        let state = &subscription.state;
-        let time = |time: Option<Time>| json!(time.map(time::format));
-        let attempt = ("attempt", json!(state.attempts));
-        let interrupted = ("reason", json!("interrupted"));
-        let elsewhere = match &subscription.held_by {
-            Some(host) => ("host", json!(host)),
-            None => ("namespace", json!("other")),
-        };
-        let (word, mut facts) = match state.phase {
-            Phase::Running if at_work != AtWork::Nobody => {
-                let who = match at_work {
-                    AtWork::Process(pid) => ("pid", json!(pid)),
-                    _ => elsewhere,
-                };
-                ("running", vec![who, ("since", time(state.since)), attempt])
-            }
-            _ if state.paused => ("paused", Vec::new()),
-            _ if broken.is_some() => ("stalled", vec![("reason", json!(broken.map(|e| e.to_string())))]),
-            Phase::Stalled => ("stalled", vec![("reason", json!(state.reason)), attempt]),
-            Phase::Waiting => {
-                let mut facts = vec![attempt, ("next_try", time(state.next_try))];
-                match at_work {
-                    AtWork::Elsewhere => facts.push(elsewhere),
-                    // Without a recorded supervisor, the consumer is between a run and its wait.
-                    AtWork::Nobody if state.supervisor.is_some() => facts.push(interrupted.clone()),
-                    _ => {}
-                }
-                ("waiting", facts)
-            }
-            // The supervisor was killed; the next dispatch continues.
-            Phase::Running if pending != Counted::default() => {
-                let due = state.since.map(|since| since + subscription.options.wait_after(state.attempts));
-                ("waiting", vec![attempt, ("next_try", time(due)), interrupted.clone()])
-            }
-            Phase::Running | Phase::Idle => ("idle", Vec::new()),
-        };
-        // Where nobody is at work, a time that has passed says nothing: it is due at the next dispatch.
-        let is_past = |value: &Value| value.as_str().and_then(time::parse).is_some_and(|at| at <= Utc::now());
-        if facts.contains(&interrupted) {
-            facts.retain(|(name, value)| *name != "next_try" || !is_past(value));
-        }
-        facts.retain(|(_, value)| !value.is_null());
-        Ok(ConsumerStatus { subscription, state: word, facts, pending, oldest })
+        let broken = broken.map(|e| e.to_string());
+        let state = ConsumerState::of(&subscription, at_work, broken, pending != Counted::default());
+        let settings = Settings::of(queue.files(), subscription.cwd.as_deref(), &subscription.options);
+        Ok(ConsumerStatus { subscription, state, pending, oldest, settings })
     }
 
     /// When the oldest pending event was stored. `None` if nothing is pending.
@@ -178,7 +443,7 @@ impl ConsumerStatus {
 
     /// Since when nobody has taken what waits for a consumer without a handler, if that is a while ago.
     pub fn untaken_since(&self, now: Time) -> Option<Time> {
-        if self.subscription.has_handler() || self.state != "idle" {
+        if self.subscription.has_handler() || self.state != ConsumerState::Idle {
             return None;
         }
         let moved = self.subscription.updated_at.as_deref().and_then(time::parse);
@@ -189,7 +454,9 @@ impl ConsumerStatus {
     /// What to say about the consumer's last runs, for people.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        if self.state == "stalled" && self.subscription.state.phase == Phase::Stalled {
+        if matches!(self.state, ConsumerState::Stalled { .. })
+            && self.subscription.state.phase == Phase::Stalled
+        {
             notes.push(format!("`thread resume {}` starts it again", self.subscription.consumer));
         }
         if self.is_unattended() {
@@ -201,14 +468,8 @@ impl ConsumerStatus {
         notes
     }
 
-    /// Whether its supervisor was killed, by a reboot for instance, so that nobody ends its wait: only the next push or
-    /// dispatch does, or a worker.
+    /// Whether nobody ends its wait: see [`WaitReason::Interrupted`].
     pub fn is_unattended(&self) -> bool {
-        self.fact("reason") == Some("interrupted")
-    }
-
-    /// A detail of the state; `None` if it is missing or not text.
-    pub fn fact(&self, name: &str) -> Option<&str> {
-        self.facts.iter().find(|(known, _)| *known == name)?.1.as_str()
+        matches!(self.state, ConsumerState::Waiting { reason: Some(WaitReason::Interrupted), .. })
     }
 }

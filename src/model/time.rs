@@ -1,6 +1,7 @@
 //! Points in time in the format of events: RFC 3339, UTC, milliseconds, `Z`.
 
 use chrono::{DateTime, SecondsFormat, Utc};
+use serde::{Serialize, Serializer};
 
 /// A point in time, in UTC.
 pub type Time = DateTime<Utc>;
@@ -18,4 +19,9 @@ pub fn parse(text: &str) -> Option<Time> {
 /// The current time in the format of events and logs.
 pub fn now() -> String {
     format(Utc::now())
+}
+
+/// Serialises a time in the format of events, for serde's `serialize_with`.
+pub(crate) fn serialize<S: Serializer>(time: &Option<Time>, to: S) -> Result<S::Ok, S::Error> {
+    time.map(format).serialize(to)
 }

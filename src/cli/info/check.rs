@@ -5,11 +5,11 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 
-use super::{Consumer, Report};
 use crate::cli::number::{count, limit};
 use crate::cli::output::{self, plain};
 use crate::error::Code;
 use crate::failure::{Result, failed};
+use crate::maintenance::report::{ConsumerState, ConsumerStatus, Report};
 use crate::model::duration;
 use crate::model::time::Time;
 use crate::pending::{self, Counted};
@@ -101,12 +101,12 @@ impl CheckArgs {
         failed(Code::Unhealthy, what, "see `thread info` and `thread logs`")
     }
 
-    fn problems(&self, queue: &mut Queue, consumer: &Consumer, now: Time) -> Result<Vec<Problem>> {
+    fn problems(&self, queue: &mut Queue, consumer: &ConsumerStatus, now: Time) -> Result<Vec<Problem>> {
         let s = &consumer.subscription;
         let mut problems = Vec::new();
         let mut report = |word, about: String| problems.push((word, about));
-        if consumer.state == "stalled" {
-            report("stalled", consumer.fact("reason").unwrap_or_default().to_owned());
+        if let ConsumerState::Stalled { reason, .. } = &consumer.state {
+            report("stalled", reason.clone().unwrap_or_default());
         }
         if s.state.paused {
             report("paused", String::new());
@@ -126,7 +126,8 @@ impl CheckArgs {
                 format!("the oldest pending event is {} old, more than {most}", duration::rough(age)),
             );
         }
-        let unattended = (s.has_handler() && consumer.state == "idle") || consumer.is_unattended();
+        let unattended =
+            (s.has_handler() && consumer.state == ConsumerState::Idle) || consumer.is_unattended();
         if unattended && self.max_age.is_none() && age > UNATTENDED {
             let age = duration::rough(age);
             report(
@@ -161,7 +162,7 @@ fn events(count: u64) -> String {
 }
 
 /// Whether a consumer was sent events at more than this rate, up to now.
-fn has_more(queue: &mut Queue, consumer: &Consumer, rate: Rate, now: Time) -> Result<bool> {
+fn has_more(queue: &mut Queue, consumer: &ConsumerStatus, rate: Rate, now: Time) -> Result<bool> {
     let Ok(filter) = pending::checked_filter(&consumer.subscription) else { return Ok(false) };
     let after = queue.about_last_before(now - rate.during)?;
     let store = &mut *queue.store;

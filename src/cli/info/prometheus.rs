@@ -7,12 +7,10 @@
 use std::collections::HashSet;
 use std::fmt::Write;
 
-use super::{Consumer, Report};
 use crate::cli::output::plain;
+use crate::maintenance::report::{ConsumerState, ConsumerStatus, Report};
 use crate::model::run::Exit;
 use crate::model::subscription::Subscription;
-
-const STATES: [&str; 5] = ["idle", "running", "waiting", "stalled", "paused"];
 
 /// The metrics of one thread.
 pub fn render(report: &Report) -> String {
@@ -23,13 +21,13 @@ pub fn render(report: &Report) -> String {
     one("last_event_id", "The newest event id ever given.", report.last_event_id as f64);
     one("subscriptions", "Subscribed consumers.", report.subscriptions.len() as f64);
     for (name, help, size) in [
-        ("database_bytes", "Size of events.db.", report.database_bytes),
-        ("wal_bytes", "Size of its write-ahead log.", report.wal_bytes),
-        ("log_bytes", "Size of the JSONL log, including its sealed files.", report.log_bytes),
+        ("database_bytes", "Size of events.db.", report.disk.database_bytes),
+        ("wal_bytes", "Size of its write-ahead log.", report.disk.wal_bytes),
+        ("log_bytes", "Size of the JSONL log, including its sealed files.", report.disk.log_bytes),
     ] {
         size.into_iter().for_each(|size| one(name, help, size as f64));
     }
-    one("logs_bytes", "Size of the files in logs/.", report.logs_bytes as f64);
+    one("logs_bytes", "Size of the files in logs/.", report.disk.logs_bytes as f64);
 
     // A name with a control character has the same label as one with its escape as text: the first is kept.
     let mut seen = HashSet::new();
@@ -37,7 +35,8 @@ pub fn render(report: &Report) -> String {
         report.subscriptions.iter().map(|c| (label(",consumer", c.subscription.consumer.as_str()), c));
     let consumers: Vec<_> = named.filter(|(label, _)| seen.insert(label.clone())).collect();
     let states = consumers.iter().flat_map(|(name, c)| {
-        STATES.map(|state| (format!("{name}{}", label(",state", state)), f64::from(c.state == state)))
+        ConsumerState::WORDS
+            .map(|word| (format!("{name}{}", label(",state", word)), f64::from(c.state.word() == word)))
     });
     page.metric("consumer_state", "1 for the state a consumer is in, 0 for the others.", states);
     let runs = consumers.iter().flat_map(|(name, c)| {
@@ -48,8 +47,8 @@ pub fn render(report: &Report) -> String {
     let help = "Runs that have ended, except those that were stopped or interrupted.";
     page.metric("consumer_runs_total", help, runs);
 
-    let mut each = |name: &str, help, value: &dyn Fn(&Consumer, &Subscription) -> Option<f64>| {
-        let value = |c: &Consumer| value(c, &c.subscription);
+    let mut each = |name: &str, help, value: &dyn Fn(&ConsumerStatus, &Subscription) -> Option<f64>| {
+        let value = |c: &ConsumerStatus| value(c, &c.subscription);
         let samples = consumers.iter().filter_map(|(label, c)| Some((label.clone(), value(c)?)));
         page.metric(&format!("consumer_{name}"), help, samples);
     };

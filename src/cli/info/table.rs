@@ -4,11 +4,12 @@ use anstyle::{AnsiColor, Style};
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ContentArrangement, Row, Table};
 
-use super::{Consumer, Report};
+use super::{headline, pending};
 use crate::cli::output::{plain, styled};
+use crate::maintenance::report::{ConsumerState, ConsumerStatus, Report};
 use crate::model::duration::rough;
 use crate::model::run::Exit;
-use crate::model::time::{self, Time};
+use crate::model::time::Time;
 
 const TITLES: [&str; 6] = ["CONSUMER", "STATE", "PENDING", "OLDEST", "DEAD", "LAST RUN"];
 const NUMBERS: [usize; 3] = [2, 3, 4];
@@ -16,9 +17,9 @@ const NUMBERS: [usize; 3] = [2, 3, 4];
 /// The table, with the thread's totals above it and notes on consumers below. Lines are cut to `width`
 /// terminal columns, if given.
 pub fn render(report: &Report, width: Option<u16>, coloured: bool) -> String {
-    let mut text = report.headline();
-    let [logs, disk] = [report.logs_bytes, report.disk_bytes].map(size);
-    let parts = match (report.database_bytes, report.wal_bytes, report.log_bytes) {
+    let mut text = headline(report);
+    let [logs, disk] = [report.disk.logs_bytes, report.disk.disk_bytes].map(size);
+    let parts = match (report.disk.database_bytes, report.disk.wal_bytes, report.disk.log_bytes) {
         (Some(database), Some(wal), Some(log)) => {
             format!("database {}, JSONL log {}, logs {logs}", size(database + wal), size(log))
         }
@@ -41,7 +42,7 @@ pub fn render(report: &Report, width: Option<u16>, coloured: bool) -> String {
     if let Some(width) = width {
         table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
     }
-    let styles = report.subscriptions.iter().map(|consumer| style_of(consumer.state));
+    let styles = report.subscriptions.iter().map(|consumer| style_of(&consumer.state));
     for (line, style) in table.lines().zip(std::iter::once(Style::new().bold()).chain(styles)) {
         text.push_str(&format!("{}\n", styled(line.trim_end(), style, coloured)));
     }
@@ -53,7 +54,7 @@ pub fn render(report: &Report, width: Option<u16>, coloured: bool) -> String {
     text
 }
 
-fn row(consumer: &Consumer, now: Time) -> Row {
+fn row(consumer: &ConsumerStatus, now: Time) -> Row {
     let nothing = || "-".to_owned();
     let state = &consumer.subscription.state;
     let last_run = state.ended.zip(state.last_exit).map(|(ended, exit)| {
@@ -62,8 +63,8 @@ fn row(consumer: &Consumer, now: Time) -> Row {
     });
     one_line([
         plain(consumer.subscription.consumer.as_str()).to_string(),
-        consumer.state.to_owned(),
-        consumer.pending_text(),
+        consumer.state.word().to_owned(),
+        pending(consumer),
         consumer.oldest_age(now).map_or_else(nothing, rough),
         consumer.subscription.dead.to_string(),
         last_run.unwrap_or_else(nothing),
@@ -77,21 +78,21 @@ fn one_line(cells: [String; 6]) -> Row {
     row
 }
 
-fn style_of(state: &str) -> Style {
+fn style_of(state: &ConsumerState) -> Style {
     match state {
-        "running" => AnsiColor::Green.on_default(),
-        "waiting" => AnsiColor::Yellow.on_default(),
-        "stalled" => AnsiColor::Red.on_default(),
-        "paused" => AnsiColor::Cyan.on_default(),
-        _ => Style::new(),
+        ConsumerState::Idle => Style::new(),
+        ConsumerState::Running { .. } => AnsiColor::Green.on_default(),
+        ConsumerState::Waiting { .. } => AnsiColor::Yellow.on_default(),
+        ConsumerState::Stalled { .. } => AnsiColor::Red.on_default(),
+        ConsumerState::Paused => AnsiColor::Cyan.on_default(),
     }
 }
 
 /// Why a consumer is not progressing, and on how many events its filter failed; `None` if there is nothing
 /// to say.
-fn note(consumer: &Consumer, now: Time) -> Option<String> {
-    let mut parts: Vec<String> = consumer.fact("reason").map(str::to_owned).into_iter().collect();
-    if let Some(at) = consumer.fact("next_try").and_then(time::parse) {
+fn note(consumer: &ConsumerStatus, now: Time) -> Option<String> {
+    let mut parts: Vec<String> = consumer.state.reason().map(str::to_owned).into_iter().collect();
+    if let ConsumerState::Waiting { next_try: Some(at), .. } = consumer.state {
         parts.push(
             (at - now).to_std().map_or("due".to_owned(), |left| format!("next try in {}", rough(left))),
         );

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use chrono::Utc;
 use thread::Queue;
 use thread::files::{Access, Files};
-use thread::model::run::{Phase, RUNS_KEPT, Run as StoredRun, RunResult, Span as Place, Task};
+use thread::model::run::{Phase, RUNS_KEPT, Run as StoredRun, Span as Place, Task};
 use thread::model::subscription::{ConsumerId, Subscription};
 use thread::model::time::{self, Time};
 use thread::pending::checked_filter;
@@ -38,15 +38,6 @@ pub fn id_of(began: Time) -> String {
 
 /// A run that has ended.
 pub fn ended(run: &StoredRun) -> Run {
-    let outcome = match run.result {
-        RunResult::Succeeded => Outcome::Succeeded,
-        RunResult::Failed => Outcome::Failed,
-        RunResult::Dead => Outcome::Dead,
-        RunResult::TimedOut => Outcome::TimedOut,
-        RunResult::Stopped => Outcome::Stopped,
-        RunResult::Interrupted => Outcome::Interrupted,
-        RunResult::Unknown => Outcome::Unknown,
-    };
     Run {
         id: id_of(run.began),
         started_at: time::format(run.began),
@@ -56,7 +47,7 @@ pub fn ended(run: &StoredRun) -> Run {
         events: run.events,
         first_event: Some(run.upto).filter(|_| run.events == Some(1)),
         last_event: Some(run.upto).filter(|upto| *upto > 0),
-        outcome,
+        outcome: Outcome::Ended(run.result),
         exit: run.exit,
         pid: None,
         has_output: run.output.is_some_and(|place| place.length > 0),

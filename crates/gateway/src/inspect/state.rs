@@ -3,19 +3,18 @@
 use std::time::{Duration, Instant};
 
 use chrono::Utc;
-use thread::files::{self, Files};
-use thread::maintenance::report::{ConsumerStatus, EventRange, Limits};
+use thread::Queue;
+use thread::maintenance::report::{
+    ConsumerState, ConsumerStatus, DiskUsage, EventRange, Limits, Namespace, Worker,
+};
 use thread::model::duration;
-use thread::model::run::{Options, RUNS_KEPT, Run, RunResult};
+use thread::model::run::{RUNS_KEPT, Run, RunResult};
 use thread::model::subscription::{ConsumerId, Subscription};
 use thread::model::time::{self, Time};
 use thread::pending::CountLimits;
-use thread::{Queue, jsonl};
 use thread_agent::install::CONSUMER;
 
-use super::dto::{
-    Consumer, ConsumerCounts, Figures, LastRun, Outcome, RunUnderWay, Settings, State, Summary, Thread,
-};
+use super::dto::{Consumer, ConsumerCounts, Figures, LastRun, RunUnderWay, Settings, State, Summary, Thread};
 use super::rate::Rate;
 use super::runs;
 use super::threads::Target;
@@ -61,7 +60,7 @@ impl Looked {
             figures.attention = Some(format!("the agent asks for permission{}", others.unwrap_or_default()));
         }
         let mut agents = self.statuses.iter().filter(|one| one.subscription.consumer.as_str() == CONSUMER);
-        figures.agent_is_idle = !session.is_busy && agents.any(|one| one.state == "running");
+        figures.agent_is_idle = !session.is_busy && agents.any(|one| State::of(&one.state) == State::Running);
     }
 
     /// For the list: what is pending is not counted.
@@ -95,13 +94,13 @@ fn look(queue: &mut Queue, rate: &mut Rate, until: Instant, count: CountLimits) 
     for subscription in queue.subscriptions()? {
         statuses.push(ConsumerStatus::of(queue, subscription, limits, &|_| Box::new(|_| {}))?);
     }
-    let counted = |state: &str| statuses.iter().filter(|one| one.state == state).count() as u64;
+    let counted = |state| statuses.iter().filter(|one| State::of(&one.state) == state).count() as u64;
     let consumers = ConsumerCounts {
         total: statuses.len() as u64,
-        running: counted("running"),
-        waiting: counted("waiting"),
-        stalled: counted("stalled"),
-        paused: counted("paused"),
+        running: counted(State::Running),
+        waiting: counted(State::Waiting),
+        stalled: counted(State::Stalled),
+        paused: counted(State::Paused),
     };
     let oldest = statuses.iter().filter_map(|one| one.oldest.as_ref()?.1.clone()).min();
     // Those of consumers that were unsubscribed are not worth reading them all each time.
@@ -128,10 +127,12 @@ fn attention(statuses: &[ConsumerStatus], now: Time) -> Option<String> {
     let mut reasons = Vec::new();
     for one in statuses {
         let name = &one.subscription.consumer;
-        match (one.state, one.fact("reason")) {
-            ("stalled", Some(reason)) => reasons.push(format!("{name} is stalled: {reason}")),
-            ("stalled", None) => reasons.push(format!("{name} is stalled")),
-            (_, Some("interrupted")) => reasons.push(format!("{name} was interrupted")),
+        match &one.state {
+            ConsumerState::Stalled { reason: Some(why), .. } => {
+                reasons.push(format!("{name} is stalled: {why}"));
+            }
+            ConsumerState::Stalled { reason: None, .. } => reasons.push(format!("{name} is stalled")),
+            _ if one.is_unattended() => reasons.push(format!("{name} was interrupted")),
             _ => {}
         }
     }
@@ -194,7 +195,7 @@ pub fn thread(
     let thread = Thread {
         summary: summary(target, title, Some(looked.figures)),
         read_only,
-        size_bytes: size(queue.files()),
+        size_bytes: DiskUsage::of(queue.files()).disk_bytes,
         first_at,
         rate_by_hour: hours.series(now),
         consumers_state,
@@ -219,17 +220,11 @@ pub fn consumer(queue: &mut Queue, id: &ConsumerId) -> Result<Consumer> {
 
 fn consumer_form(queue: &mut Queue, status: &ConsumerStatus) -> Result<Consumer> {
     let s = &status.subscription;
-    let state = match status.state {
-        "running" => State::Running,
-        "waiting" => State::Waiting,
-        "stalled" => State::Stalled,
-        "paused" => State::Paused,
-        _ => State::Idle,
-    };
+    let state = State::of(&status.state);
     let runs = queue.runs(&s.consumer, if state == State::Stalled { RUNS_KEPT } else { 1 })?;
     let last_run = runs.last().map(|run| {
         let ended = runs::ended(run);
-        let said = run.output.filter(|_| ended.outcome != Outcome::Succeeded);
+        let said = run.output.filter(|_| run.result != RunResult::Succeeded);
         LastRun {
             said: said.and_then(|span| runs::last_line(queue.files(), &s.consumer, span)),
             id: ended.id,
@@ -239,32 +234,34 @@ fn consumer_form(queue: &mut Queue, status: &ConsumerStatus) -> Result<Consumer>
             exit: ended.exit,
         }
     });
-    let fact = |name| status.fact(name).map(str::to_owned);
-    let number = |name: &str| {
-        let value = status.facts.iter().find(|(known, _)| *known == name)?.1.as_u64()?;
-        u32::try_from(value).ok()
+    let (worker, attempt) = match &status.state {
+        ConsumerState::Running { worker, attempt, .. } => (Some(worker), Some(*attempt)),
+        ConsumerState::Waiting { elsewhere, attempt, .. } => (elsewhere.as_ref(), Some(*attempt)),
+        ConsumerState::Stalled { attempt, .. } => (None, *attempt),
+        ConsumerState::Idle | ConsumerState::Paused => (None, None),
     };
-    let since = match state {
-        State::Stalled => stalled_since(&runs, s).map(time::format),
-        State::Waiting => s.state.since.map(time::format),
-        _ => fact("since"),
+    let (since, next_try) = match &status.state {
+        ConsumerState::Running { .. } => (s.state.since, None),
+        ConsumerState::Waiting { next_try, .. } => (s.state.since, *next_try),
+        ConsumerState::Stalled { .. } => (stalled_since(&runs, s), None),
+        ConsumerState::Idle | ConsumerState::Paused => (None, None),
     };
     let run = s.state.since.filter(|_| state == State::Running).map(|began| RunUnderWay {
         id: runs::id_of(began),
         started_at: time::format(began),
         attempt: s.state.attempts,
-        pid: number("pid"),
+        pid: worker.and_then(|worker| if let Worker::Pid(pid) = worker { Some(*pid) } else { None }),
     });
     let (oldest_pending_id, oldest_pending_at) = status.oldest.clone().unzip();
     Ok(Consumer {
         name: s.consumer.as_str().to_owned(),
         state,
         paused: s.state.paused,
-        reason: fact("reason"),
-        since,
-        attempt: number("attempt").filter(|attempt| *attempt > 0),
-        next_try: fact("next_try"),
-        elsewhere: fact("namespace").is_some(),
+        reason: status.state.reason().map(str::to_owned),
+        since: since.map(time::format),
+        attempt: attempt.filter(|attempt| *attempt > 0),
+        next_try: next_try.map(time::format),
+        elsewhere: matches!(worker, Some(Worker::Namespace(Namespace::Other))),
         command: s.has_handler().then(|| s.handler_cmd.clone()),
         filter: s.filter_text().map(str::to_owned),
         cursor: s.last_acked_id,
@@ -283,7 +280,7 @@ fn consumer_form(queue: &mut Queue, status: &ConsumerStatus) -> Result<Consumer>
         runs_succeeded: s.state.succeeded,
         runs_failed: s.state.failed,
         notes: status.notes(),
-        settings: settings(queue.files(), s, &s.options),
+        settings: settings(status),
     })
 }
 
@@ -301,9 +298,9 @@ fn stalled_since(runs: &[Run], s: &Subscription) -> Option<Time> {
     again.last().map(|pair| pair[0].ended).or(s.state.ended)
 }
 
-fn settings(files: &Files, subscription: &Subscription, options: &Options) -> Settings {
+fn settings(status: &ConsumerStatus) -> Settings {
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let cwd = subscription.cwd.as_deref().map(|cwd| files.resolve(cwd));
+    let options = &status.subscription.options;
     Settings {
         deliver: options.deliver.as_str().to_owned(),
         batch_size: options.batch_size,
@@ -311,18 +308,9 @@ fn settings(files: &Files, subscription: &Subscription, options: &Options) -> Se
         stall_after: options.stall_after,
         backoff_ms: options.backoff.iter().copied().map(ms).collect(),
         timeout_ms: options.timeout.map(ms),
-        cwd: cwd.map(|cwd| cwd.to_string_lossy().into_owned()),
+        cwd: status.settings.cwd.clone(),
         // Their values may be secrets.
         env: options.env.keys().cloned().collect(),
         clear_env: options.clear_env,
     }
-}
-
-/// What a thread takes on the disk.
-fn size(files: &Files) -> u64 {
-    let logs = ["logs", "logs/handlers"].iter().flat_map(|dir| {
-        let names = files.list(dir).unwrap_or_default();
-        names.into_iter().map(move |name| files.size(std::path::Path::new(dir).join(name)))
-    });
-    files.size(files::DB) + files.size(files::WAL) + jsonl::size(files) + logs.sum::<u64>()
 }

@@ -1,25 +1,33 @@
 //! Runs of handlers.
 
 use serde::Serialize;
-use utoipa::ToSchema;
+use serde_json::json;
+use thread::model::run::RunResult;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{Object, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
 
 use super::Event;
 
 /// How a run ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     Running,
-    Succeeded,
-    Failed,
-    /// It failed, and its event is a dead letter.
-    Dead,
-    TimedOut,
-    Stopped,
-    /// By a shutdown; it is due again.
-    Interrupted,
-    Unknown,
+    #[serde(untagged)]
+    Ended(RunResult),
 }
+
+impl PartialSchema for Outcome {
+    fn schema() -> RefOr<Schema> {
+        let ended = RunResult::ALL.map(Outcome::Ended);
+        let all = std::iter::once(Outcome::Running).chain(ended).map(|outcome| json!(outcome));
+        let text = Object::builder().schema_type(Type::String).enum_values(Some(all));
+        text.description(Some("How a run ended.")).into()
+    }
+}
+
+impl ToSchema for Outcome {}
 
 /// A run of a handler.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]

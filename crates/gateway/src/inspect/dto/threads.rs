@@ -1,6 +1,7 @@
 //! Threads and their consumers.
 
 use serde::Serialize;
+use thread::maintenance::report::ConsumerState;
 use utoipa::ToSchema;
 
 use super::Outcome;
@@ -123,6 +124,18 @@ pub enum State {
     Waiting,
     Stalled,
     Paused,
+}
+
+impl State {
+    pub fn of(state: &ConsumerState) -> State {
+        match state {
+            ConsumerState::Idle => State::Idle,
+            ConsumerState::Running { .. } => State::Running,
+            ConsumerState::Waiting { .. } => State::Waiting,
+            ConsumerState::Stalled { .. } => State::Stalled,
+            ConsumerState::Paused => State::Paused,
+        }
+    }
 }
 
 /// A consumer.
