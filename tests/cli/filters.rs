@@ -28,9 +28,13 @@ fn peek(world: &World, filter: &str) -> (i32, String, String) {
     child.stdout.take().unwrap().read_to_end(&mut stdout).unwrap();
     let stderr = stderr.join().unwrap();
     // Reaped here rather than by the standard library, because `wait4` also reports peak memory.
-    let (mut status, mut usage) = (0, unsafe { std::mem::zeroed::<libc::rusage>() });
-    let reaped = unsafe { libc::wait4(child.id() as i32, &mut status, 0, &mut usage) };
-    assert_eq!(reaped, child.id() as i32);
+    let mut status = 0;
+    // SAFETY: the struct is plain data that the call fills in.
+    let usage = unsafe {
+        let mut usage = std::mem::zeroed::<libc::rusage>();
+        assert_eq!(libc::wait4(child.id() as i32, &raw mut status, 0, &raw mut usage), child.id() as i32);
+        usage
+    };
     let shown: String = filter.chars().take(100).collect();
     assert!(libc::WIFEXITED(status), "{shown}: did not exit ({status})");
     let time = |time: libc::timeval| Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000);

@@ -157,8 +157,7 @@ fn all_packages_and_the_changelog_have_one_version() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     for package in names(&root.join("crates")) {
         let manifest = fs::read_to_string(root.join("crates").join(&package).join("Cargo.toml")).unwrap();
-        let version = manifest.lines().find_map(|line| line.strip_prefix("version = ")).unwrap();
-        assert_eq!(version, format!("\"{VERSION}\""), "{package}");
+        assert!(manifest.lines().any(|line| line == "version.workspace = true"), "{package}");
     }
     let changes = fs::read_to_string(root.join("CHANGELOG.md")).unwrap();
     let newest = changes.lines().find_map(|line| line.strip_prefix("## ")).unwrap();

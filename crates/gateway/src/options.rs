@@ -1,7 +1,7 @@
 //! The command line.
 
 // The doc comments are the help text, where brackets and backticks appear as they are.
-#![allow(rustdoc::bare_urls)]
+#![allow(rustdoc::bare_urls, reason = "the comments are the help, where angle brackets would show")]
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
