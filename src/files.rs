@@ -8,6 +8,8 @@
 //! New files get the group and the permission bits of `events.db`, whatever the umask and the group of the
 //! creating process are, so that two users of one thread do not lock each other out.
 
+#![expect(clippy::disallowed_methods, reason = "the one place that opens and changes a thread's files")]
+
 mod database;
 pub mod lock;
 pub mod log;

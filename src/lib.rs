@@ -66,6 +66,10 @@
 //! All functions return [`Error`], which a program can match on; [`Error::may_pass`] says whether the same call may
 //! succeed later.
 
+// What they refuse is in `clippy.toml`. Unit tests may do all of it.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(not(test), warn(clippy::exit, clippy::print_stderr, clippy::print_stdout))]
+
 #[cfg(feature = "cli")]
 #[doc(hidden)] // For the programs of this workspace, which have the same commands.
 pub mod cli;

@@ -7,6 +7,8 @@
 //!
 //! Nothing here decides which program becomes a supervisor: the caller says so with a [`Launcher`].
 
+#![expect(clippy::disallowed_types, reason = "it runs handlers")]
+
 pub mod control;
 pub mod dispatch;
 mod handler;

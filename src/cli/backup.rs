@@ -51,6 +51,7 @@ pub struct Backup {
 }
 
 impl Backup {
+    #[expect(clippy::disallowed_methods, reason = "a copy is made in a directory, and nowhere else")]
     pub fn run(self, globals: &Globals) -> Result<()> {
         // Otherwise a directory of that name would be made.
         if let Some(scheme) = Location::from(&*self.dir).scheme() {

@@ -8,6 +8,7 @@ use std::io::{self, BufRead, BufReader, Cursor, IsTerminal, Read, Seek, Write};
 
 use rustix::fs::FileType;
 
+use super::environment;
 use super::event::stdin_is_closed;
 use super::progress::Progress;
 use crate::error::{Code, Error};
@@ -90,8 +91,8 @@ impl Batch {
                 "give it a file or a pipe; nothing was stored",
             );
         }
-        let (input, length) = match length_of_file(&io::stdin()) {
-            Some(length) => (Box::new(io::stdin()) as Box<dyn Read>, length),
+        let (input, length) = match length_of_file(&environment::stdin()) {
+            Some(length) => (Box::new(environment::stdin()) as Box<dyn Read>, length),
             None => spool(files)?,
         };
         Ok(Batch { input, length, odd_sources: None, last_source: None, unknown_key: None })
@@ -177,9 +178,9 @@ fn length_of_file(stdin: &io::Stdin) -> Option<u64> {
 fn spool(files: &Files) -> Result<(Box<dyn Read>, u64)> {
     let (cannot_keep, hint) =
         ("cannot keep the batch, nothing was stored", "free some space, then push again");
-    let mut stdin = io::stdin().lock();
+    let mut stdin = environment::stdin().lock();
     // No progress between the lines of a user who types.
-    let mut progress = Progress::of("reading the batch", None).only_if(!io::stdin().is_terminal());
+    let mut progress = Progress::of("reading the batch", None).only_if(!environment::stdin().is_terminal());
     let (mut chunk, mut length) = (vec![0; CHUNK], 0);
     let (mut memory, mut file) = (Vec::new(), None);
     loop {

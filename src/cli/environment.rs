@@ -1,7 +1,11 @@
-//! What the program reads from its environment: variables, and the user's name.
+//! What the program has from the process that it is: variables, the current directory, the standard streams, and the
+//! user's name.
+
+#![expect(clippy::disallowed_methods, reason = "all other modules ask this one")]
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use crate::files::is_same;
 use crate::model::location::Location;
@@ -10,6 +14,31 @@ use crate::run::{Launcher, WakeBy};
 /// An environment variable; `None` if it is unset or empty.
 pub fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+pub fn current_dir() -> io::Result<PathBuf> {
+    std::env::current_dir()
+}
+
+pub fn set_current_dir(dir: &Path) -> io::Result<()> {
+    std::env::set_current_dir(dir)
+}
+
+/// The file of this program.
+pub fn own_program() -> io::Result<PathBuf> {
+    std::env::current_exe()
+}
+
+pub fn stdin() -> io::Stdin {
+    io::stdin()
+}
+
+pub fn stdout() -> io::Stdout {
+    io::stdout()
+}
+
+pub fn stderr() -> io::Stderr {
+    io::stderr()
 }
 
 /// The source of an event without --source, pushed into `thread`. In a handler it is `self`, or, into
@@ -50,7 +79,7 @@ fn user() -> String {
 
 /// How to start background processes, and how to wake consumers, according to `THREAD_NOTIFIER`.
 pub fn launcher() -> Launcher {
-    let own = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("thread"));
+    let own = own_program().unwrap_or_else(|_| PathBuf::from("thread"));
     let waking = WakeBy::from_setting(variable("THREAD_NOTIFIER").as_deref(), &path(), &own);
     // Runs the same program even if its file was replaced in the meantime.
     let program = if cfg!(target_os = "linux") { PathBuf::from("/proc/self/exe") } else { own };
@@ -58,5 +87,5 @@ pub fn launcher() -> Launcher {
 }
 
 pub fn path() -> OsString {
-    std::env::var_os("PATH").unwrap_or_default()
+    variable("PATH").unwrap_or_default()
 }

@@ -1,7 +1,7 @@
 //! The options that describe one event: source, type, content and metadata.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
@@ -117,15 +117,17 @@ impl EventArgs {
 }
 
 fn stdin_is_a_pipe() -> bool {
-    rustix::fs::fstat(io::stdin()).is_ok_and(|about| FileType::from_raw_mode(about.st_mode).is_fifo())
+    rustix::fs::fstat(environment::stdin())
+        .is_ok_and(|about| FileType::from_raw_mode(about.st_mode).is_fifo())
 }
 
+#[expect(clippy::disallowed_methods, reason = "a file that the caller names")]
 fn read_content(path: &Path) -> Result<String> {
     let from_stdin = path.as_os_str() == "-";
     let name = if from_stdin { "stdin".into() } else { path.to_string_lossy() };
     let mut bytes = Vec::new();
     let read = if from_stdin {
-        io::stdin().lock().take(MAX_CONTENT + 1).read_to_end(&mut bytes)
+        environment::stdin().lock().take(MAX_CONTENT + 1).read_to_end(&mut bytes)
     } else {
         File::open(path).and_then(|file| file.take(MAX_CONTENT + 1).read_to_end(&mut bytes))
     };
@@ -162,8 +164,8 @@ fn read_content(path: &Path) -> Result<String> {
 /// A stdin open for writing only counts as closed too: the runtime reads it as empty.
 pub fn stdin_is_closed() -> bool {
     let null = rustix::fs::stat("/dev/null").map(|null| null.st_rdev);
-    let stdin = rustix::fs::fstat(io::stdin()).map(|stdin| stdin.st_rdev);
-    let mode = rustix::fs::fcntl_getfl(io::stdin()).map(|flags| flags & OFlags::RWMODE);
+    let stdin = rustix::fs::fstat(environment::stdin()).map(|stdin| stdin.st_rdev);
+    let mode = rustix::fs::fcntl_getfl(environment::stdin()).map(|flags| flags & OFlags::RWMODE);
     mode == Ok(OFlags::WRONLY) || stdin.is_ok() && stdin == null && mode == Ok(OFlags::RDWR)
 }
 

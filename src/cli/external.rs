@@ -1,6 +1,8 @@
 //! External commands, as in git: `thread hello` runs `thread-hello`, from this program's directory or else
 //! from `PATH`.
 
+#![expect(clippy::disallowed_types, reason = "programs take its place")]
+
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -45,6 +47,7 @@ pub fn run(args: &[OsString]) -> Result<()> {
 
 /// Executes `thread-<scheme>` with this program's arguments, in place of this process, if the thread is in a
 /// location that only that program knows. Returns only if this one knows it, or there is none.
+#[expect(clippy::disallowed_methods, reason = "the program of a scheme is found by its name")]
 pub fn hand_over(location: &Location, args: &[OsString]) -> Result<()> {
     if locations::is_known(location) {
         return Ok(());
@@ -77,13 +80,14 @@ fn parse(args: &[OsString]) -> Option<(Globals, OsString, Vec<OsString>)> {
 
 /// The directories to search for external commands, in order.
 fn directories() -> Vec<PathBuf> {
-    let own = std::env::current_exe().ok();
+    let own = environment::own_program().ok();
     let beside = own.as_deref().and_then(Path::parent).map(Path::to_owned);
     beside.into_iter().chain(launcher::directories(&environment::path())).collect()
 }
 
 /// The section of the help that lists external commands; empty if there are none. It gives their names alone, so that
 /// the help looks the same wherever the programs are.
+#[expect(clippy::disallowed_methods, reason = "looks for programs")]
 pub fn listed() -> String {
     let mut found = BTreeSet::new();
     for entry in directories().iter().flat_map(std::fs::read_dir).flatten().flatten() {

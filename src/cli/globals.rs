@@ -34,7 +34,7 @@ impl Globals {
     /// Changes to the directories given with `-C`.
     pub fn enter(&self) -> Result<()> {
         for dir in &self.directories {
-            std::env::set_current_dir(dir).with_hint(
+            environment::set_current_dir(dir).with_hint(
                 format_args!("cannot work in {}", dir.display()),
                 "give -C a directory that exists",
             )?;
@@ -51,7 +51,7 @@ impl Globals {
                 "give one; only `thread dispatch --follow` takes several",
             );
         }
-        let surrounding = || surrounding(&std::env::current_dir().ok()?).map(Location::from);
+        let surrounding = || surrounding(&environment::current_dir().ok()?).map(Location::from);
         match self.named().or_else(surrounding) {
             Some(location) => Ok(location),
             None => usage(

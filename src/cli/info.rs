@@ -1,16 +1,16 @@
 //! `thread info`: what the thread holds and the state of its consumers, in several formats.
 
-use std::io::{self, IsTerminal};
+use std::io::IsTerminal;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use super::Globals;
 use super::output::{self, plain};
 use super::progress::Progress;
 use super::settings;
+use super::{Globals, environment};
 use crate::error::Error;
 use crate::failure::{Result, usage};
 use crate::files::DB;
@@ -76,7 +76,7 @@ enum Format {
 
 impl Info {
     pub fn run(self, globals: &Globals) -> Result<()> {
-        let stdout = io::stdout();
+        let stdout = environment::stdout();
         let format = match self.format {
             Some(format) if globals.json && format != Format::Json => {
                 return usage("--json and --format cannot be used together", "give only one of them");

@@ -15,6 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FileType;
 use serde_json::json;
 
+use super::environment;
 use crate::failure::{Failure, Result, WithHint};
 use crate::files::log::Escaped;
 
@@ -35,7 +36,7 @@ pub const CLEAR_LINE: &str = "\r\x1b[K";
 /// Prints bytes to stdout. On a terminal, the control characters that JSON allows in a string (DEL and U+0080
 /// to U+009F) are written as its escapes.
 pub fn bytes(data: &[u8]) -> Result<Reader> {
-    let mut stdout = io::stdout().lock();
+    let mut stdout = environment::stdout().lock();
     let data = if stdout.is_terminal() { without_late_controls(data) } else { data.into() };
     match stdout.write_all(&data).and_then(|()| stdout.flush()) {
         Ok(()) => Ok(Reader::There),
@@ -79,7 +80,7 @@ const C1_LEAD: u8 = 0xc2;
 
 impl UntrustedOutput {
     pub fn to_stdout() -> UntrustedOutput {
-        UntrustedOutput { to_terminal: io::stdout().is_terminal(), held_lead: false }
+        UntrustedOutput { to_terminal: environment::stdout().is_terminal(), held_lead: false }
     }
 
     /// Prints the next chunk.
@@ -115,7 +116,7 @@ pub fn sanitize(line: &str) -> String {
 
 /// Whether the reader of stdout is gone, determined without writing to it.
 pub fn reader_is_gone() -> bool {
-    let stdout = io::stdout();
+    let stdout = environment::stdout();
     let mut polled = [PollFd::new(&stdout, PollFlags::empty())];
     // A terminal or file never reports an error here.
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -126,9 +127,9 @@ pub fn reader_is_gone() -> bool {
 /// Whether stdout is a file or a device like /dev/null, so that its content cannot appear on a terminal: it
 /// is neither a terminal nor a pipe to a program that may print to one.
 pub fn stdout_is_off_terminal() -> bool {
-    rustix::fs::fstat(io::stdout()).is_ok_and(|about| match FileType::from_raw_mode(about.st_mode) {
+    rustix::fs::fstat(environment::stdout()).is_ok_and(|about| match FileType::from_raw_mode(about.st_mode) {
         FileType::RegularFile => true,
-        FileType::CharacterDevice => !io::stdout().is_terminal(),
+        FileType::CharacterDevice => !environment::stdout().is_terminal(),
         _ => false,
     })
 }
@@ -151,7 +152,7 @@ pub fn styled(text: impl fmt::Display, style: Style, coloured: bool) -> String {
 
 /// Prints help to stdout, in colour if [`coloured`].
 pub fn help(text: &clap::builder::StyledStr) -> Result<()> {
-    let coloured = coloured(&io::stdout());
+    let coloured = coloured(&environment::stdout());
     bytes(if coloured { text.ansi().to_string() } else { text.to_string() }.as_bytes()).map(drop)
 }
 
@@ -184,14 +185,14 @@ pub fn failure_line(failure: &Failure, as_json: bool) -> String {
             .to_string()
             + "\n";
     }
-    let label = styled("Error:", AnsiColor::Red.on_default().bold(), coloured(&io::stderr()));
+    let label = styled("Error:", AnsiColor::Red.on_default().bold(), coloured(&environment::stderr()));
     format!("{label} {}\n", Escaped(&failure.to_string()))
 }
 
 /// Prints trusted text to stderr.
 pub fn to_stderr(text: &str) {
     // There is nowhere left to report that this failed.
-    drop(io::stderr().write_all(text.as_bytes()));
+    drop(environment::stderr().write_all(text.as_bytes()));
 }
 
 #[cfg(test)]

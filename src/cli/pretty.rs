@@ -1,11 +1,9 @@
 //! The output of `peek --pretty`.
 
-use std::io;
-
 use anstyle::Style;
 use serde_json::Value;
 
-use super::output;
+use super::{environment, output};
 use crate::model::event::{Row, parsed};
 
 /// Appends a header line, the indented content (formatted if it is JSON), and the metadata.
@@ -13,7 +11,8 @@ pub fn write(row: &Row<'_>, out: &mut Vec<u8>) {
     let event = row.to_event();
     let kind = event.subtype.map_or(event.kind.clone(), |subtype| format!("{}/{subtype}", event.kind));
     let head = format!("{}  {}  {}  {kind}", event.id, event.created_at, event.source);
-    let head = output::styled(output::plain(&head), Style::new().bold(), output::coloured(&io::stdout()));
+    let head =
+        output::styled(output::plain(&head), Style::new().bold(), output::coloured(&environment::stdout()));
     let json = parsed(event.content.as_bytes()).and_then(|json| serde_json::from_str::<Value>(&json).ok());
     let content = match json.filter(|json| json.is_object() || json.is_array()) {
         Some(json) => serde_json::to_string_pretty(&json).unwrap_or(event.content),

@@ -3,12 +3,12 @@
 //! Nothing is drawn in the first half second, so a quick command shows nothing. The line is cleared at the
 //! end.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{IsTerminal, Write};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::output::{CLEAR_LINE, PROGRESS_DRAWN};
-use super::signals;
+use super::{environment, signals};
 use crate::model::duration;
 
 /// Time before the first drawing.
@@ -31,9 +31,9 @@ impl Progress {
     /// `what` describes the work: "reading the batch". With a `total`, in any unit, the line shows the
     /// percentage done and the time left; without, the number of units done.
     pub fn of(what: &'static str, total: Option<u64>) -> Progress {
-        let moves_cursor = std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb");
+        let moves_cursor = environment::variable("TERM").is_some_and(|term| term != "dumb");
         let began = Instant::now();
-        let next_drawing = (moves_cursor && io::stderr().is_terminal()).then(|| began + QUIET);
+        let next_drawing = (moves_cursor && environment::stderr().is_terminal()).then(|| began + QUIET);
         Progress { what, total, done: 0, began, next_drawing }
     }
 
@@ -64,14 +64,14 @@ impl Progress {
             None => format!("{what}: {done}"),
         };
         // There is nowhere left to report that this failed.
-        drop(write!(io::stderr(), "{CLEAR_LINE}{line}"));
+        drop(write!(environment::stderr(), "{CLEAR_LINE}{line}"));
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
         if self.next_drawing.is_some() && PROGRESS_DRAWN.swap(false, Ordering::SeqCst) {
-            drop(write!(io::stderr(), "{CLEAR_LINE}"));
+            drop(write!(environment::stderr(), "{CLEAR_LINE}"));
         }
     }
 }

@@ -1,15 +1,14 @@
 //! Shared by `pop` and `peek`: printing events as NDJSON, once, after a wait, or as they come.
 
-use std::io;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use rustix::event::{PollFd, PollFlags};
 
-use super::limit;
 use super::output::{self, Reader};
 use super::progress::Progress;
+use super::{environment, limit};
 use crate::failure::{Result, timed_out};
 use crate::files::watch::{LOOK_EVERY, Watcher};
 use crate::model::duration;
@@ -135,7 +134,7 @@ pub fn wait(queue: &Queue, watcher: &Watcher, deadline: Option<Instant>) -> Resu
     }
     queue.files().must_be_there()?;
     // Even without requested events, poll reports that the reader of a pipe is gone.
-    let stdout = io::stdout();
+    let stdout = environment::stdout();
     watcher.wait(left.min(LOOK_EVERY), Some(PollFd::new(&stdout, PollFlags::empty())));
     Ok(if output::reader_is_gone() { Woken::ReaderGone } else { Woken::Look })
 }

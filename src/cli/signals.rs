@@ -136,6 +136,7 @@ pub fn code_once_stored() -> Option<u8> {
     Some(CODE_ONCE_STORED.load(Ordering::SeqCst)).filter(|code| *code != NOT_STORED)
 }
 
+#[expect(clippy::disallowed_methods, reason = "in a signal handler, where no lock may be taken")]
 fn write_stderr(text: &str) {
     // There is nowhere left to report that this failed.
     rustix::io::write(rustix::stdio::stderr(), text.as_bytes()).ok();

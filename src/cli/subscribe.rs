@@ -9,7 +9,9 @@ use clap::{Args, ValueHint};
 use serde_json::json;
 
 use super::consumer::one_of;
-use super::{ConsumerArg, Globals, event_id, limit, output, settings, wake_consumer, warn_if_clamped};
+use super::{
+    ConsumerArg, Globals, environment, event_id, limit, output, settings, wake_consumer, warn_if_clamped,
+};
 use crate::error::Code;
 use crate::failure::{Result, WithHint, failed, usage};
 use crate::files::log::{Quoted, log};
@@ -303,7 +305,7 @@ fn print_json(files: &Files, new: &NewSubscription) -> Result<()> {
 /// The absolute path of the directory to run the handler in.
 fn directory(given: Option<&Path>) -> Result<PathBuf> {
     let Some(dir) = given else {
-        return std::env::current_dir()
+        return environment::current_dir()
             .with_hint("cannot find the current directory", "change to one that exists, or give --cwd");
     };
     if !dir.is_dir() {

@@ -6,6 +6,11 @@
 //! seals the log before it deletes, so such a file was sealed before the database was copied. All other lines
 //! are written from the copy's table.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a copy is made outside of the thread, and renamed into its place"
+)]
+
 pub mod root;
 
 use std::fs::{self, File, Permissions};

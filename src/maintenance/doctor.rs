@@ -86,6 +86,7 @@ impl Finding {
 /// # Errors
 ///
 /// Only if `location` cannot be opened as a thread. All other failures are findings.
+#[expect(clippy::disallowed_methods, reason = "what it examines is no thread yet")]
 pub fn examine(location: &Location, launcher: &Launcher, fix: bool) -> Result<Vec<Finding>> {
     let Some(dir) = location.dir() else {
         let mut queue = Queue::open(location)?;

@@ -31,6 +31,7 @@ impl Location {
     }
 
     /// The directory, if the thread is in one.
+    #[expect(clippy::disallowed_methods, reason = "all that most modules may ask is whether there is one")]
     pub fn dir(&self) -> Option<&Path> {
         self.scheme().is_none().then_some(&self.0)
     }
@@ -43,9 +44,9 @@ impl Location {
     /// A short name for people: that of the directory, or what follows the last `/` or `#`.
     pub fn name(&self) -> String {
         let name = self.0.file_name().unwrap_or_default().to_string_lossy();
-        match self.scheme() {
-            Some(_) => name.rsplit('#').next().unwrap_or_default().to_owned(),
-            None => name.into_owned(),
+        match self.dir() {
+            None => name.rsplit('#').next().unwrap_or_default().to_owned(),
+            Some(_) => name.into_owned(),
         }
     }
 }

@@ -29,6 +29,10 @@ pub struct NewThread {
     pub small: bool,
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "before it is a thread, the directory and its parents are made"
+)]
 pub fn init(path: &Path, new: NewThread) -> Result<PathBuf> {
     let open_to_others = !new.private;
     let dir = files::absolute(path).at("find", path)?;

@@ -7,6 +7,8 @@
 //! [`CONTROL`](crate::files::CONTROL) in the base on what other machines [announce](Store::announce); without
 //! that, waiters and workers notice within a second.
 
+#![expect(clippy::disallowed_methods, reason = "the table of locations")]
+
 use std::path::PathBuf;
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;

@@ -221,6 +221,7 @@ impl Running {
 
     /// Returns how the run ended; `None` if it has not. Reaps ended children, and kills the process group
     /// once its grace period is over.
+    #[expect(clippy::disallowed_methods, reason = "ends a handler")]
     pub fn poll(&mut self) -> Option<Exit> {
         for (pid, status) in reaped() {
             if pid == self.pid {
@@ -248,6 +249,7 @@ impl Running {
     }
 
     /// Sends `signal` to the process group; [`Running::poll`] kills what is left after `grace`.
+    #[expect(clippy::disallowed_methods, reason = "ends a handler")]
     pub fn end(&mut self, signal: i32, grace: Duration) {
         let kill_at = Instant::now() + grace;
         self.kill_at = Some(self.kill_at.map_or(kill_at, |earlier| earlier.min(kill_at)));

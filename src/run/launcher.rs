@@ -125,6 +125,10 @@ impl Launcher {
 
     /// Starts a subcommand of the program as a background process that holds `lock` from then on. `what`
     /// names the process in errors. Returns its pid.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "supervisors inherit the environment, without what is a handler's own"
+    )]
     fn start(
         &self,
         what: &'static str,

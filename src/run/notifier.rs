@@ -33,6 +33,7 @@ pub enum Answer {
 
 /// Asks `program` to run a dispatch of the thread at `location`, on behalf of `source`. `word` is how a
 /// shell finds the program `thread`.
+#[expect(clippy::disallowed_methods, reason = "ends a notifier that hangs")]
 pub fn ask(program: &Path, word: &str, location: &Location, source: &str) -> Answer {
     let Some(path) = location.as_os_str().to_str() else {
         return Answer::Failed("the thread's path is not UTF-8".into());

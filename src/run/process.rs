@@ -5,6 +5,8 @@
 //! there. Where the start time cannot be read (outside Linux), any process with the pid counts as the
 //! same one.
 
+#![expect(clippy::disallowed_methods, reason = "reads /proc, and ends processes")]
+
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;

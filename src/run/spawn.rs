@@ -68,6 +68,10 @@ pub fn detached_with_lock(command: &mut Command, lock: &Lock) -> io::Result<Inhe
 /// # Safety
 ///
 /// Nothing else in this process may own a descriptor above 2.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "it was given its lock as stdin, and has /dev/null there from then on"
+)]
 pub unsafe fn settle(inherited: Inherited) -> io::Result<RawFd> {
     if inherited.lock_fd != 0 {
         return Ok(inherited.lock_fd);
@@ -220,6 +224,7 @@ const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 /// The environment of a handler, without the variables that describe its thread. The directory of this
 /// program is appended to `PATH` if it is missing, so that a handler can call it, whichever process
 /// dispatched.
+#[expect(clippy::disallowed_methods, reason = "handlers inherit the environment")]
 pub fn handler_environment(options: &Options) -> BTreeMap<OsString, OsString> {
     let is_kept = |name: &OsString| {
         KEPT_VARIABLES.iter().any(|kept| name == kept) || name.as_encoded_bytes().starts_with(b"LC_")

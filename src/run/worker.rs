@@ -92,6 +92,7 @@ pub enum News<'a> {
 /// # Errors
 ///
 /// At startup: one of the threads, or a root, cannot be used.
+#[expect(clippy::disallowed_methods, reason = "looks for threads")]
 pub fn follow(
     scope: &WorkerScope,
     launcher: &Launcher,
@@ -401,6 +402,7 @@ impl Worker<'_> {
     }
 
     /// All threads in scope, as far as they can be listed now.
+    #[expect(clippy::disallowed_methods, reason = "looks for threads")]
     fn wanted(&self) -> Vec<Location> {
         let is_server =
             |location: &&Location| self.servers.iter().any(|server| server.location == **location);
@@ -463,6 +465,7 @@ impl Worker<'_> {
 }
 
 /// The threads of the sub-agents of a thread's agent.
+#[expect(clippy::disallowed_methods, reason = "looks for threads")]
 fn threads_below(location: &Location) -> Vec<PathBuf> {
     let Some(dir) = location.dir() else { return Vec::new() };
     let entries = std::fs::read_dir(dir.join(SUB_AGENTS)).into_iter().flatten().flatten();

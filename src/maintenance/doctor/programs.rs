@@ -1,5 +1,7 @@
 //! Checks that the programs of handlers, and the notifier, can be run.
 
+#![expect(clippy::disallowed_types, reason = "a shell checks whether a handler's program exists")]
+
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Stdio};
