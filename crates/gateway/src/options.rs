@@ -1,7 +1,6 @@
 //! The command line.
 
-// The doc comments are the help text, where brackets and backticks appear as they are.
-#![allow(rustdoc::bare_urls, reason = "the comments are the help, where angle brackets would show")]
+#![allow(rustdoc::bare_urls, reason = "the doc comments are the help text, where URLs appear as they are")]
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
