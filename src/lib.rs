@@ -5,17 +5,7 @@
 //! `thread` is a command line on top of this library; both can be used on the same thread at the same time.
 //!
 //! ```
-//! use thread::{After, NewEvent, Queue};
-//!
-//! # let dir = tempfile::tempdir()?;
-//! # let path = dir.path().join("inbox");
-//! Queue::init(&path)?;
-//! let mut queue = Queue::open(&path)?;
-//! let pushed = queue.push(&NewEvent::message("self", "hello")?)?;
-//! let events = queue.read(After(0), None)?;
-//! assert_eq!(events[0].id, pushed.id);
-//! assert_eq!(events[0].content, "hello");
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+#![doc = include_str!("../examples/push_and_read.rs")]
 //! ```
 //!
 //! # Store
