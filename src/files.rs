@@ -13,6 +13,7 @@
 mod database;
 pub mod lock;
 pub mod log;
+mod names;
 mod paths;
 mod rights;
 pub mod rotation;
@@ -31,26 +32,11 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawMode, Stat};
 use rustix::io::Errno;
 
+pub use self::names::{COMMIT, CONTROL, DB, HANDLER_LOGS, JOURNAL, JSONL, LOG, SHM, WAL};
 pub use self::paths::{absolute, absolute_location, is_same, surrounding};
 pub(crate) use self::paths::{parents_to_sync, sync_dir, sync_parents};
 use crate::error::{Error, IoContext, Result};
 use crate::model::location::Location;
-use crate::model::subscription::ConsumerId;
-
-pub const DB: &str = "events.db";
-pub const WAL: &str = "events.db-wal";
-pub const SHM: &str = "events.db-shm";
-/// Created only by other programs: this one keeps the database in WAL mode.
-pub const JOURNAL: &str = "events.db-journal";
-pub const JSONL: &str = "events.jsonl";
-pub const LOG: &str = "logs/thread.log";
-/// Touched after each commit; waiters watch it.
-pub const COMMIT: &str = "run/_commit";
-/// The directory of the logs of handlers.
-pub const HANDLER_LOGS: &str = "logs/handlers";
-
-/// Touched after a request to a supervisor; supervisors watch it.
-pub const CONTROL: &str = "run/_control";
 
 /// How to open a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -185,7 +171,8 @@ impl Files {
 
     /// Whether this thread is still at its path: not moved, removed or replaced.
     pub fn still_there(&self) -> bool {
-        let anchor = if self.location.dir().is_some() { self.path.join(DB) } else { self.path.clone() };
+        let has_database = self.location.backend().has_database_file();
+        let anchor = if has_database { self.path.join(DB) } else { self.path.clone() };
         rustix::fs::lstat(anchor).is_ok_and(|found| identity(&found) == self.home)
     }
 
@@ -194,27 +181,6 @@ impl Files {
     /// [`Error::Moved`] unless it is [still there](Files::still_there).
     pub fn must_be_there(&self) -> Result<()> {
         if self.still_there() { Ok(()) } else { Err(Error::Moved(self.location.clone())) }
-    }
-
-    /// The lock that is held while a consumer's handler runs.
-    pub fn consumer_lock(&self, consumer: &ConsumerId) -> PathBuf {
-        Path::new("run").join(format!("{}.lock", self.stem_of(consumer)))
-    }
-
-    /// The log of a consumer's handler.
-    pub fn handler_log(&self, consumer: &ConsumerId) -> PathBuf {
-        Path::new(HANDLER_LOGS).join(format!("{}.log", self.stem_of(consumer)))
-    }
-
-    /// What the names of that log's rotated files begin with. No consumer's file name can contain `~`, so they cannot
-    /// collide with another's.
-    pub fn rotated_handler_logs(&self, consumer: &ConsumerId) -> String {
-        format!("{}~", self.stem_of(consumer))
-    }
-
-    /// The stem of the names of a consumer's files.
-    pub fn stem_of(&self, consumer: &ConsumerId) -> String {
-        consumer.file_stem(self.ignores_case)
     }
 
     /// Opens a file, creating it (but not its directory) if `access` says so.
@@ -356,15 +322,6 @@ impl Files {
         rustix::fs::openat(&dir, name, flags, Mode::empty()).map_err(explained)
     }
 
-    /// Syncs the entries of a directory of the thread (`""` is its root), if that is possible: this user may
-    /// not be allowed to read it, and some file systems cannot sync directories.
-    pub fn sync_dir(&self, name: impl AsRef<Path>) -> io::Result<()> {
-        match self.open_dir(name).and_then(|dir| Ok(rustix::fs::fsync(dir)?)) {
-            Err(e) if cannot_sync(&e) => Ok(()),
-            done => done,
-        }
-    }
-
     /// Sets the times of a file to now, creating it if missing. This notifies processes that watch it.
     pub fn touch(&self, name: impl AsRef<Path>) -> io::Result<()> {
         let file = self.open_file(name, Access::Write)?;
@@ -439,10 +396,6 @@ fn explained(e: Errno) -> io::Error {
         Errno::NOTDIR => io::Error::other("one of its directories is not the thread's own"),
         e => e.into(),
     }
-}
-
-fn cannot_sync(e: &io::Error) -> bool {
-    matches!(e.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput)
 }
 
 /// The id of this boot. Empty on systems without one.

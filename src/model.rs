@@ -3,6 +3,7 @@
 //! Touches no file, process or table. Filters have SQLite's semantics, so SQLite checks and evaluates them,
 //! but on an in-memory database.
 
+pub mod backend;
 pub mod duration;
 pub mod event;
 pub mod filter;

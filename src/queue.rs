@@ -8,6 +8,7 @@ pub mod dead;
 pub mod delivery;
 mod init;
 pub mod locations;
+mod push;
 mod seek;
 
 use std::ops::ControlFlow;
@@ -19,8 +20,7 @@ use crate::files::log::{self, Level, log};
 use crate::files::rotation;
 use crate::files::watch::{LOOK_EVERY, Watcher};
 use crate::files::{COMMIT, Files, HANDLER_LOGS};
-use crate::jsonl;
-use crate::model::event::{CappedRow, Event, NewEvent, Row};
+use crate::model::event::{CappedRow, Event, Row};
 use crate::model::filter::Filter;
 use crate::model::location::Location;
 use crate::model::run::{Run, Span};
@@ -28,9 +28,10 @@ use crate::model::subscription::{ConsumerId, NewSubscription, Subscription};
 use crate::model::time::{self, Time};
 use crate::pending::{self, PendingScan};
 use crate::sqlite::{BUSY_LIMIT, Sqlite};
-use crate::store::{Appended, Move, Moved, Notice, Put, ScanRange, Store, Stored};
+use crate::store::{Move, Moved, ScanRange, Store};
 
 pub use self::init::NewThread;
+pub use self::push::{Pushed, PushedEvent};
 
 /// Maximum number of events per page when reading.
 const PAGE_EVENTS: usize = 1000;
@@ -48,25 +49,6 @@ impl std::fmt::Debug for Queue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Queue").field(self.location()).finish()
     }
-}
-
-/// Result of a push.
-#[derive(Debug)]
-pub struct Pushed {
-    pub appended: Appended,
-    /// Why the JSONL log is behind, if it is. The events are stored; the next push brings the log up
-    /// to date.
-    pub log_behind: Option<Error>,
-}
-
-/// A pushed event, or the event pushed before under the same idempotency key.
-#[derive(Debug)]
-pub struct PushedEvent {
-    pub id: i64,
-    pub created_at: String,
-    pub repeated: bool,
-    /// As in [`Pushed`].
-    pub log_behind: Option<Error>,
 }
 
 /// A starting point for reading: the first event after this id.
@@ -147,6 +129,15 @@ impl Queue {
         self.files.path()
     }
 
+    /// The thread's directory, for `what` only a directory has.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OnlyInDirectory`].
+    pub fn directory(&self, what: &'static str) -> Result<&Path> {
+        self.location().dir().ok_or(Error::OnlyInDirectory(what))
+    }
+
     pub fn files(&self) -> &Files {
         &self.files
     }
@@ -160,90 +151,6 @@ impl Queue {
     /// Writes a line to the thread's log.
     pub fn log(&self, level: Level, text: impl std::fmt::Display) {
         self.files.log(level, text);
-    }
-
-    /// Stores one event. Once this returns, the event survives a power cut.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::KeyConflict`]; those of the database. Nothing is stored then, unless the error says
-    /// that the outcome is unknown.
-    pub fn push(&mut self, event: &NewEvent<'_>) -> Result<PushedEvent> {
-        let pushed = self.append_one(event, || {})?;
-        Ok(PushedEvent { log_behind: self.publish(&mut |_| {}).err(), ..pushed })
-    }
-
-    /// Stores what `feed` puts, in one transaction: all or nothing.
-    ///
-    /// # Errors
-    ///
-    /// As [`Queue::push`], and those of `feed`.
-    pub fn push_all(&mut self, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<()>) -> Result<Pushed> {
-        let pushed = self.push_all_unlogged(feed)?;
-        self.log_batch(&pushed.appended);
-        Ok(pushed)
-    }
-
-    /// Like [`Queue::push_all`], without a line in the thread's log: for what is pushed many times a second.
-    pub fn push_all_unlogged(&mut self, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<()>) -> Result<Pushed> {
-        let appended = self.append(feed)?;
-        Ok(Pushed { appended, log_behind: self.publish(&mut |_| {}).err() })
-    }
-
-    /// The first step of a push: only stores. [`Queue::publish`] must follow.
-    pub(crate) fn append(&mut self, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<()>) -> Result<Appended> {
-        if let Err(e) = log::rotate(&self.files) {
-            log!(self, Warn, "push: logs/thread.log could not be rotated: {e}");
-        }
-        let appended = self.store.append(feed);
-        if let Err(e @ (Error::Database(_) | Error::Io { .. } | Error::TooManyFiles(_))) = &appended {
-            log!(self, Error, "push: {e}");
-        }
-        appended
-    }
-
-    /// Like [`Queue::append`], for one event, which is also logged. `before_commit` is called directly before the
-    /// commit.
-    pub(crate) fn append_one(
-        &mut self,
-        event: &NewEvent<'_>,
-        before_commit: impl Fn(),
-    ) -> Result<PushedEvent> {
-        let mut stored = None;
-        let appended = self.append(&mut |put| {
-            stored = put(std::slice::from_ref(event))?.pop();
-            before_commit();
-            Ok(())
-        })?;
-        let (id, created_at, repeated) = match stored {
-            Some(Stored::Repeated { id, created_at }) => (id, created_at, true),
-            _ => {
-                let created_at = event.created_at.as_deref().map_or(appended.created_at, str::to_owned);
-                (appended.last_id.unwrap_or_default(), created_at, false)
-            }
-        };
-        let again = if repeated { " repeated" } else { "" };
-        let (source, kind) = (&event.source, event.kind.as_str());
-        log!(self, Info, "push: source={source} type={kind} id={id}{again}");
-        Ok(PushedEvent { id, created_at, repeated, log_behind: None })
-    }
-
-    pub(crate) fn log_batch(&self, appended: &Appended) {
-        let (count, last_id) = (appended.count, appended.last_id.unwrap_or_default());
-        log!(self, Info, "push batch: count={count} last_id={last_id}");
-    }
-
-    /// The second step of a push: brings the JSONL log up to date, then notifies waiters. `progress` is
-    /// called with the number of events written since its last call.
-    pub(crate) fn publish(&mut self, progress: &mut dyn FnMut(u64)) -> Result<()> {
-        let logged = jsonl::catch_up(&self.files, &mut *self.store, self.busy_limit, progress);
-        if let Err(e) = &logged {
-            log!(self, Warn, "push: events.jsonl is behind: {e}");
-        }
-        // If the file cannot be touched, waiters notice by polling within a second.
-        drop(self.files.touch(COMMIT));
-        self.store.announce(Notice::Stored);
-        logged
     }
 
     /// The event with that id, if it is stored.

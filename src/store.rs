@@ -10,6 +10,7 @@
 //! All methods may wait for other writers, for up to a minute. Their errors, unless they say
 //! otherwise, are those of the database.
 
+use std::fmt;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -30,6 +31,13 @@ pub struct Appended {
     pub last_id: Option<i64>,
     /// The `created_at` of all events of the transaction, but those that bring their own.
     pub created_at: String,
+}
+
+/// As in the thread's log.
+impl fmt::Display for Appended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "count={} last_id={}", self.count, self.last_id.unwrap_or_default())
+    }
 }
 
 /// Result of storing one event.

@@ -24,9 +24,11 @@ use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subsc
 use thread::queue::NewThread;
 use thread::queue::locations::{self, Scheme};
 use thread::run::launcher::LEASE;
+use thread::run::scope::Scope;
 use thread::run::shutdown::Shutdown;
+use thread::run::starter::News;
 use thread::run::stop::{Stopped, stop};
-use thread::run::worker::{News, WorkerScope, follow};
+use thread::run::worker::follow;
 use thread::run::{Launcher, WakeBy, dispatch, supervisor};
 use thread::store::{
     Appended, FilterFailure, Move, Moved, PruneRange, PruneStep, Put, RunUpdate, Scan, ScanRange, Store,
@@ -234,7 +236,7 @@ fn a_worker_notices_what_is_stored_elsewhere() {
     let mut world = World::new();
     world.subscribe("cat");
     let launcher = world.noting_launcher();
-    let scope = WorkerScope { threads: vec![world.location.clone()], ..WorkerScope::default() };
+    let scope = Scope { threads: vec![world.location.clone()], ..Scope::default() };
     let shutdown = Shutdown::new().unwrap();
     let sender = shutdown.sender().try_clone().unwrap();
     let mut store = STORES.lock().unwrap()[&world.location].clone();
@@ -251,7 +253,7 @@ fn a_worker_notices_what_is_stored_elsewhere() {
             std::io::Write::write_all(&mut &sender, b"x").unwrap();
         });
         let mut tell = |news: News<'_>| assert!(!matches!(news, News::Trouble { .. }), "{news:?}");
-        follow(&scope, &launcher, &shutdown, Duration::ZERO, &mut tell).unwrap();
+        follow(&scope, None, &launcher, &shutdown, Duration::ZERO, &mut tell).unwrap();
     });
     assert!(world.out().exists(), "no supervisor was started");
 }

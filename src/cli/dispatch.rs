@@ -16,7 +16,9 @@ use crate::files::{COMMIT, DB};
 use crate::model::duration;
 use crate::run::dispatch::{Dispatched, dispatch};
 use crate::run::launcher::set_lease;
-use crate::run::worker::{News, WorkerScope, follow};
+use crate::run::scope::Scope;
+use crate::run::starter::News;
+use crate::run::worker::follow;
 
 /// Supervisors check a lease once a second.
 const SHORTEST_LEASE: Duration = Duration::from_secs(4);
@@ -89,8 +91,7 @@ impl Dispatch {
     /// Runs as a worker until a signal ends it.
     fn run_worker(self, globals: &Globals) -> Result<()> {
         let max_runs = self.max_runs.map(|most| usize::try_from(most).unwrap_or(usize::MAX));
-        let mut scope =
-            WorkerScope { threads: globals.thread.clone(), roots: self.root, max_runs, embedded: false };
+        let mut scope = Scope { threads: globals.thread.clone(), roots: self.root };
         if scope.threads.is_empty() && scope.roots.is_empty() {
             scope.threads.push(globals.location()?);
         }
@@ -102,7 +103,8 @@ impl Dispatch {
         }
         set_lease(self.lease.max(SHORTEST_LEASE));
         let shutdown = signals::as_shutdown_requests(&[SIGTERM, SIGINT, SIGHUP])?;
-        follow(&scope, &environment::launcher(), &shutdown, self.grace, &mut |news| match news {
+        let launcher = environment::launcher();
+        follow(&scope, max_runs, &launcher, &shutdown, self.grace, &mut |news| match news {
             News::Ready => notify("READY=1"),
             News::Stopping => notify("STOPPING=1"),
             News::Looked { .. } => {}
@@ -142,7 +144,7 @@ fn word(done: &Dispatched) -> &'static str {
     match done {
         Dispatched::Idle => "idle",
         Dispatched::Started => "started",
-        Dispatched::LockHeld => "running",
+        Dispatched::LockHeld | Dispatched::LeftToOthers => "running",
         Dispatched::LeftToBackground => "left-to-background",
         Dispatched::Waits(_) => "waiting",
         Dispatched::Queued => "queued",

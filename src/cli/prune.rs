@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 
 use super::progress::Progress;
 use super::{Globals, limit, output};
-use crate::error::Error;
 use crate::failure::{Failure, Result, usage};
 use crate::maintenance::prune::{self, Held, Old, Report, Request};
 use crate::model::duration;
@@ -74,9 +73,9 @@ impl Prune {
             _ => Old::BeforeId(1),
         };
         let mut queue = globals.open()?;
-        if self.compact && queue.location().dir().is_none() {
+        if self.compact {
             // Before anything is deleted.
-            return Err(Error::OnlyInDirectory("--compact").into());
+            queue.directory("--compact")?;
         }
         let Prune { force, dry_run, .. } = self;
         let request = Request { old, subtype: self.subtype.as_deref(), force, dry_run };

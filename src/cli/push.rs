@@ -11,6 +11,7 @@ use super::progress::Progress;
 use super::{Globals, environment, event_id, output, signals};
 use crate::error::{Code, Error};
 use crate::failure::{Failure, Result, failed};
+use crate::files::log::log;
 use crate::model::duration;
 use crate::model::event::{NewEvent, source_warning};
 use crate::queue::delivery::Delivery;
@@ -130,7 +131,7 @@ impl Push {
             ));
         }
         if let Some(last_source) = &batch.last_source {
-            queue.log_batch(&appended);
+            log!(queue, Info, "push batch: {appended}");
             let mut progress = Progress::of("writing events.jsonl", None);
             finish(&mut queue, last_source, &mut |events| progress.advance(events));
         }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use super::{DB, Files, cannot_sync};
+use super::{DB, Files};
 use crate::error::{Error, IoContext, Result};
 use crate::model::location::Location;
 
@@ -22,6 +22,15 @@ impl Files {
         let relative: PathBuf = up.chain(path.components().skip(common)).collect();
         if relative.as_os_str().is_empty() { PathBuf::from(".") } else { relative }
     }
+
+    /// Syncs the entries of a directory of the thread (`""` is its root), if that is possible: this user may
+    /// not be allowed to read it, and some file systems cannot sync directories.
+    pub fn sync_dir(&self, name: impl AsRef<Path>) -> io::Result<()> {
+        match self.open_dir(name).and_then(|dir| Ok(rustix::fs::fsync(dir)?)) {
+            Err(e) if cannot_sync(&e) => Ok(()),
+            done => done,
+        }
+    }
 }
 
 /// Whether two paths lead to the same file or directory.
@@ -36,6 +45,10 @@ pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
         Err(e) if cannot_sync(&e) => Ok(()),
         done => done,
     }
+}
+
+fn cannot_sync(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput)
 }
 
 /// The directories that get a new entry when `path` is created with all its parents. Always includes the

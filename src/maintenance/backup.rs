@@ -52,7 +52,7 @@ pub struct Backup {
 /// [`Error::Occupied`], [`Error::InsideThread`]; database and file system errors. Nothing was created at
 /// `location` then, unless the message says otherwise.
 pub fn backup(queue: &mut Queue, location: &Path, progress: &mut dyn FnMut(u64)) -> Result<Backup> {
-    queue.location().dir().ok_or(Error::OnlyInDirectory("backup"))?;
+    queue.directory("backup")?;
     let location = files::absolute(location).at("find", location)?;
     refuse_occupied(&location)?;
     refuse_inside(queue.path(), &location)?;

@@ -136,7 +136,8 @@ impl Doctor<'_> {
 
     /// Records that this machine cannot run a handler.
     fn report_lack(&mut self, finding: Finding) {
-        let level = if self.files.location().dir().is_some() { Level::Error } else { Level::Warning };
+        let elsewhere = self.files.location().backend().is_shared_by_machines();
+        let level = if elsewhere { Level::Warning } else { Level::Error };
         self.findings.push(Finding { level, ..finding });
     }
 

@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use super::backend::Backend;
+
 /// Where a thread is. Two locations are equal if their texts are; those of open threads in directories are
 /// absolute.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,6 +36,11 @@ impl Location {
     #[expect(clippy::disallowed_methods, reason = "all that most modules may ask is whether there is one")]
     pub fn dir(&self) -> Option<&Path> {
         self.scheme().is_none().then_some(&self.0)
+    }
+
+    /// What is special about where it is.
+    pub fn backend(&self) -> Backend {
+        if self.scheme().is_none() { Backend::Directory } else { Backend::Server }
     }
 
     /// As `--thread` takes it.

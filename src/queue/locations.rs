@@ -9,7 +9,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "the table of locations")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
@@ -46,14 +46,15 @@ pub fn add(scheme: Scheme) {
 
 /// Whether this process can open threads in such a location.
 pub fn is_known(location: &Location) -> bool {
-    location.dir().is_some() || scheme_of(location).is_ok()
+    scheme_of(location).is_ok()
 }
 
-fn scheme_of(location: &Location) -> Result<Scheme> {
-    let name = location.scheme().unwrap_or_default();
+/// `None` for a directory.
+fn scheme_of(location: &Location) -> Result<Option<Scheme>> {
+    let Some(name) = location.scheme() else { return Ok(None) };
     let schemes = SCHEMES.read().unwrap_or_else(PoisonError::into_inner);
     let found = schemes.iter().find(|scheme| scheme.name == name).copied();
-    found.ok_or_else(|| Error::UnknownScheme(name.to_owned()))
+    found.map(Some).ok_or_else(|| Error::UnknownScheme(name.to_owned()))
 }
 
 /// The files of a thread on this machine, without opening its store.
@@ -62,31 +63,28 @@ fn scheme_of(location: &Location) -> Result<Scheme> {
 ///
 /// [`Error::NotAThread`], [`Error::UnknownScheme`]; those of the file system.
 pub fn files_of(location: &Location) -> Result<Files> {
-    match location.dir() {
-        Some(dir) => Files::open(dir),
-        None => Files::at_base(location, &(scheme_of(location)?.base)(location)?),
+    match scheme_of(location)? {
+        None => Files::open(Path::new(location.as_os_str())),
+        Some(scheme) => Files::at_base(location, &(scheme.base)(location)?),
     }
 }
 
 /// The threads that there are now in a location that names all of them; `None` if it names one.
 pub fn threads(location: &Location) -> Option<Result<Vec<Location>>> {
-    location.scheme()?;
-    (scheme_of(location).ok()?.threads)(location)
+    (scheme_of(location).ok()??.threads)(location)
 }
 
 /// Called before a process waits for something to happen to a thread.
 pub fn listen(location: &Location) {
-    if location.dir().is_none()
-        && let Ok(scheme) = scheme_of(location)
-    {
+    if let Ok(Some(scheme)) = scheme_of(location) {
         (scheme.listen)(location);
     }
 }
 
 pub(super) fn open(location: &Location, busy_limit: Duration) -> Result<(Files, Box<dyn Store>)> {
     let files = files_of(location)?;
-    if location.dir().is_none() {
-        return Ok((files, (scheme_of(location)?.open)(location, busy_limit)?));
+    if let Some(scheme) = scheme_of(location)? {
+        return Ok((files, (scheme.open)(location, busy_limit)?));
     }
     files.prepare_database()?;
     let store = Sqlite::open_waiting(&files.path_of(DB), busy_limit)?;
@@ -96,8 +94,8 @@ pub(super) fn open(location: &Location, busy_limit: Duration) -> Result<(Files, 
 /// Creates a thread, and returns its location: for a directory the absolute path. Of what kind it is means nothing to
 /// other locations.
 pub fn create(location: &Location, new: NewThread) -> Result<Location> {
-    match location.dir() {
-        Some(dir) => init::init(dir, new).map(Location::from),
-        None => (scheme_of(location)?.init)(location).map(|()| location.clone()),
+    match scheme_of(location)? {
+        None => init::init(Path::new(location.as_os_str()), new).map(Location::from),
+        Some(scheme) => (scheme.init)(location).map(|()| location.clone()),
     }
 }

@@ -40,8 +40,10 @@ pub enum Dispatched {
     Idle,
     /// A supervisor was started; it starts the handler immediately or after a wait.
     Started,
-    /// The lock is held; its holder will look again.
+    /// The lock is held, here or by another machine; its holder will look again.
     LockHeld,
+    /// This machine lacks something that the handler needs; for a while, only other machines start it.
+    LeftToOthers,
     /// The backlog is long; a background process evaluates the filter on it.
     LeftToBackground,
     /// A worker that limits its runs starts it after this wait,
@@ -92,8 +94,9 @@ pub struct Wait {
 ///
 /// [`Error::NotOwner`]; if the subscriptions cannot be read, or nothing can be written.
 pub fn dispatch(queue: &mut Queue, launcher: &Launcher) -> Result<Vec<(ConsumerId, Dispatched)>> {
-    let all = start_all(queue, launcher, Some(OWN_TIME))?;
-    log_lock_held(&queue.files, &all);
+    let all = queue.store.subscriptions()?;
+    let all = start(queue, launcher, all, Some(OWN_TIME), None)?;
+    log_skipped(&queue.files, &all);
     Ok(all)
 }
 
@@ -111,40 +114,30 @@ impl Slots {
     }
 }
 
-pub(super) fn log_lock_held(files: &Files, all: &[(ConsumerId, Dispatched)]) {
-    for (consumer, _) in all.iter().filter(|(_, done)| matches!(done, Dispatched::LockHeld)) {
-        log!(files, Info, "dispatch: consumer={consumer} skipped (lock held)");
+/// Logs which consumers were due, but not started here.
+pub(super) fn log_skipped(files: &Files, all: &[(ConsumerId, Dispatched)]) {
+    for (consumer, done) in all {
+        let why = match done {
+            Dispatched::LockHeld => "lock held",
+            Dispatched::LeftToOthers => "left to other machines",
+            _ => continue,
+        };
+        log!(files, Info, "dispatch: consumer={consumer} skipped ({why})");
     }
 }
 
-/// Like [`dispatch`], but does not log which locks are held, and evaluates filters for at most `time`
-/// (`None`: no limit).
-pub(super) fn start_all(
-    queue: &mut Queue,
-    launcher: &Launcher,
-    time: Option<Duration>,
-) -> Result<Vec<(ConsumerId, Dispatched)>> {
-    let subscriptions = queue.store.subscriptions()?;
-    start(queue, launcher, subscriptions, time, None)
-}
-
-/// Like [`start_all`], for a worker that limits its runs: those that have waited longest come first. Filters
-/// are evaluated here, however long that takes, because a process beside it would know no limit.
-pub(super) fn start_within(
-    queue: &mut Queue,
-    launcher: &Launcher,
-    slots: &mut Slots,
-) -> Result<Vec<(ConsumerId, Dispatched)>> {
-    let mut subscriptions = queue.store.subscriptions()?;
-    subscriptions.sort_by_key(|subscription| subscription.state.ended);
-    start(queue, launcher, subscriptions, None, Some(slots))
-}
-
-/// Like [`start_all`], for the given subscriptions only, and for as many as there are `slots`.
+/// Starts the handlers of those of these consumers that are due, without logging which it skips. Filters are evaluated
+/// for at most `time` (`None`: no limit); a background process does the rest. With `slots`, as many are started as there
+/// are, and those that have waited longest come first; there should be no time limit then, because a background process
+/// knows no slots.
+///
+/// # Errors
+///
+/// As [`dispatch`].
 pub(super) fn start(
     queue: &mut Queue,
     launcher: &Launcher,
-    subscriptions: Vec<Subscription>,
+    mut subscriptions: Vec<Subscription>,
     mut time: Option<Duration>,
     mut slots: Option<&mut Slots>,
 ) -> Result<Vec<(ConsumerId, Dispatched)>> {
@@ -153,6 +146,9 @@ pub(super) fn start(
     }
     // Otherwise only the supervisors would notice, whose errors nobody sees.
     queue.store.check_writable()?;
+    if slots.is_some() {
+        subscriptions.sort_by_key(|subscription| subscription.state.ended);
+    }
     let mut all = Vec::new();
     for subscription in subscriptions {
         let consumer = subscription.consumer.clone();
@@ -160,13 +156,13 @@ pub(super) fn start(
             Ok(done) => done,
             // Said once, like a program that is missing here.
             Err(Error::BrokenSubscription(_)) if is_left_to_others(&queue.files, &consumer) => {
-                Dispatched::LockHeld
+                Dispatched::LeftToOthers
             }
             Err(e @ (Error::BrokenFilter { .. } | Error::BrokenSubscription(_))) => Dispatched::Broken(e),
             Err(e) => Dispatched::Failed(e),
         };
         if let Dispatched::Broken(Error::BrokenSubscription(_)) = done
-            && queue.location().dir().is_none()
+            && queue.location().backend().is_shared_by_machines()
         {
             leave_to_others(&queue.files, &consumer);
         }
@@ -208,6 +204,9 @@ fn start_if_due(
         return Ok(Dispatched::LockHeld);
     }
     let consumer = &subscription.consumer;
+    if is_left_to_others(&queue.files, consumer) {
+        return Ok(Dispatched::LeftToOthers);
+    }
     let Some(lock) = try_lock(&queue.files, consumer)? else {
         return Ok(Dispatched::LockHeld);
     };
@@ -219,11 +218,9 @@ fn start_if_due(
     Ok(Dispatched::Started)
 }
 
-/// Tries to take the consumer's lock; `None` if it is held, or if this machine leaves the consumer to others for now.
+/// Tries to take a consumer's lock; `None` if it is held. The caller has made sure that it is not
+/// [left to others](is_left_to_others).
 pub fn try_lock(files: &Files, consumer: &ConsumerId) -> Result<Option<Lock>> {
-    if is_left_to_others(files, consumer) {
-        return Ok(None);
-    }
     Lock::try_take(files, files.consumer_lock(consumer))
 }
 
@@ -232,8 +229,9 @@ pub(super) fn leave_to_others(files: &Files, consumer: &ConsumerId) {
     drop(files.touch(left_mark(files, consumer)));
 }
 
-fn is_left_to_others(files: &Files, consumer: &ConsumerId) -> bool {
-    if files.location().dir().is_some() {
+/// Whether this machine leaves a consumer to others for now.
+pub(super) fn is_left_to_others(files: &Files, consumer: &ConsumerId) -> bool {
+    if !files.location().backend().is_shared_by_machines() {
         return false;
     }
     let Ok(mark) = files.stat(left_mark(files, consumer)) else { return false };

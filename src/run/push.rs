@@ -35,7 +35,7 @@ pub fn finish(
     source: &str,
     progress: &mut dyn FnMut(u64),
 ) -> Finished {
-    let log_behind = queue.publish(progress).err();
+    let log_behind = queue.publish(progress);
     let waking = wake(queue, launcher, source);
     if let Err(e) = &waking {
         log!(queue, Warn, "push: consumers were not woken: {e}");

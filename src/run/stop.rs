@@ -23,12 +23,6 @@ use crate::model::time::Time;
 use crate::queue::Queue;
 use crate::store::RunUpdate;
 
-/// Polling interval for the row and the processes.
-const POLL_INTERVAL: Duration = Duration::from_millis(10);
-
-/// The same where each look asks a server.
-const POLL_SERVER: Duration = Duration::from_millis(200);
-
 /// How long a consumer that is between two runs may take to start the next.
 const BETWEEN_RUNS: Duration = Duration::from_millis(500);
 
@@ -53,7 +47,7 @@ pub enum Stopped {
 /// and does not respond; [`Error::Unresponsive`] if it does not respond here, and the processes of the run cannot be
 /// found or ended without it.
 pub fn stop(queue: &mut Queue, consumer: &ConsumerId, request: StopRequest) -> Result<Stopped> {
-    let pause = if queue.location().dir().is_some() { POLL_INTERVAL } else { POLL_SERVER };
+    let pause = queue.location().backend().poll_interval();
     let mut stopping = Stopping::new(queue, consumer, request)?;
     loop {
         if let Some(stopped) = stopping.step(queue)? {

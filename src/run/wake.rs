@@ -8,7 +8,7 @@
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-use super::dispatch::{Dispatched, NextStep, OWN_TIME, dispatch, log_lock_held, next_step, start, start_all};
+use super::dispatch::{Dispatched, NextStep, OWN_TIME, dispatch, log_skipped, next_step, start};
 use super::launcher::{Launcher, WAKE_LOCK, WakeBy};
 use super::notifier::{self, Answer};
 use crate::error::{Error, Result};
@@ -52,8 +52,7 @@ pub enum Waking {
 ///
 /// The dispatch failed, or the background process could not be started.
 pub fn wake(queue: &mut Queue, launcher: &Launcher, source: &str) -> Result<Waking> {
-    if queue.location().dir().is_none() {
-        // Its handlers run where a dispatch says so, not wherever somebody pushes.
+    if !queue.location().backend().wakes_on_push() {
         return Ok(Waking::LeftToWorkers);
     }
     if !queue.files.is_owner() {
@@ -113,7 +112,7 @@ fn wake_some(
     launcher: &Launcher,
     subscriptions: Vec<Subscription>,
 ) -> Result<Vec<(ConsumerId, Dispatched)>> {
-    if queue.location().dir().is_none() {
+    if !queue.location().backend().wakes_on_push() {
         // Without a look: who only pushes need not be allowed to read.
         queue.files.touch(COMMIT).ok();
         queue.store.announce(Notice::Stored);
@@ -121,7 +120,7 @@ fn wake_some(
     }
     if launcher.waking == WakeBy::Dispatch && queue.files.is_owner() {
         let all = start(queue, launcher, subscriptions, Some(OWN_TIME), None)?;
-        log_lock_held(&queue.files, &all);
+        log_skipped(&queue.files, &all);
         return Ok(all);
     }
     let until = Some(Instant::now() + OWN_TIME);
@@ -162,7 +161,7 @@ pub unsafe fn in_background(
     let lock = lock.ok_or_else(|| Error::Other("this process is started by a push".into()))?;
     std::thread::sleep(delay);
     let all = start_with_retries(&files, launcher)?;
-    log_lock_held(&files, &all);
+    log_skipped(&files, &all);
     lock.release();
     // A push that found the lock held in the meantime had committed before it was released.
     start_with_retries(&files, launcher).map(drop)
@@ -173,8 +172,10 @@ pub unsafe fn in_background(
 fn start_with_retries(files: &Files, launcher: &Launcher) -> Result<Vec<(ConsumerId, Dispatched)>> {
     let mut pause = FIRST_PAUSE;
     while files.still_there() {
-        let started =
-            Queue::open(files.location()).and_then(|mut queue| start_all(&mut queue, launcher, None));
+        let started = Queue::open(files.location()).and_then(|mut queue| {
+            let all = queue.store.subscriptions()?;
+            start(&mut queue, launcher, all, None, None)
+        });
         match started {
             Ok(all) if all.iter().any(|(_, done)| may_be_started_later(done)) => {}
             Err(e) if e.may_pass() => log!(files, Warn, "wake: tries again: {e}"),

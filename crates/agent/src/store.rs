@@ -133,7 +133,10 @@ fn store_once(
     if in_doubt && are_stored(queue, after, events)? {
         return Ok(());
     }
-    queue.push_all_unlogged(&mut |put| put(events).map(drop)).map(drop)
+    queue.append(&mut |put| put(events).map(drop))?;
+    // Whether or not the JSONL log is up to date, they are stored.
+    queue.publish(&mut |_| {});
+    Ok(())
 }
 
 /// Whether these events are stored, consecutively, after that id.

@@ -106,10 +106,7 @@ pub fn is_sub_agent(dir: &Path) -> bool {
 ///
 /// The parent is a sub-agent itself, or not in a directory; those of creating and writing the threads.
 pub fn start(parent: &mut Queue, launcher: &Launcher, new: &NewSubAgent) -> Result<Sub> {
-    let dir = parent.path().to_owned();
-    if parent.location().dir().is_none() {
-        return Err(Error::OnlyInDirectory("`thread agent run`"));
-    }
+    let dir = parent.directory("`thread agent run`")?.to_owned();
     if is_sub_agent(&dir) {
         return Err(Error::Other("a sub-agent cannot have sub-agents of its own".into()));
     }

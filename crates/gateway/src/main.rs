@@ -35,8 +35,8 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use clap::error::ErrorKind;
 use object_store::ObjectStore;
-use thread::run::shutdown::Shutdown;
-use thread::run::worker::{News, WorkerScope, follow};
+use thread::run::scope::Scope;
+use thread::run::starter::{News, Starter};
 use thread_sessions::session_id;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -253,7 +253,7 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
     }
     // With a thousand sessions, a copy would take as long as all the rest of a start.
     thread::run::spawn::without_copy();
-    start_worker(&gateway).map_err(system_error)?;
+    start_starter(&gateway).map_err(system_error)?;
     tokio::spawn(sweep_attachments(gateway.clone()));
     tokio::spawn(continue_deletions(gateway.clone()));
     let watched = gateway.clone();
@@ -272,25 +272,24 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
 
 /// Starts what is due in the sessions, in a thread of its own: what a reboot, a kill or another program has
 /// left. Pushes of the gateway start their consumers themselves.
-fn start_worker(gateway: &Gateway) -> std::io::Result<()> {
-    let roots = vec![gateway.root.dir().to_owned()];
-    let scope = WorkerScope { roots, embedded: true, ..WorkerScope::default() };
-    let (launcher, shutdown) = (gateway.launcher.clone(), Shutdown::new()?);
+fn start_starter(gateway: &Gateway) -> std::io::Result<()> {
+    let scope = Scope { roots: vec![gateway.root.dir().to_owned()], threads: Vec::new() };
+    let launcher = gateway.launcher.clone();
     let work = move || {
         let mut run_log = RunLog::new();
-        // Ends with the process.
-        let done = follow(&scope, &launcher, &shutdown, Duration::ZERO, &mut |news| match news {
+        let mut tell = |news: News<'_>| match news {
             News::Trouble { location, error } => {
                 tracing::error!("{location}: nothing can be started there now: {error}");
             }
             News::Looked { queue, started, .. } => run_log.note(queue, started),
             News::Ready | News::Stopping => {}
-        });
-        if let Err(e) = done {
-            tracing::error!("what is due in the sessions cannot be started: {e}");
+        };
+        match Starter::new(&scope, &launcher, &mut tell) {
+            Ok(starter) => starter.run(),
+            Err(e) => tracing::error!("what is due in the sessions cannot be started: {e}"),
         }
     };
-    std::thread::Builder::new().name("worker".to_owned()).spawn(work).map(drop)
+    std::thread::Builder::new().name("starter".to_owned()).spawn(work).map(drop)
 }
 
 /// Sees to it that local clients find a gateway, also when another one was killed.

@@ -97,6 +97,7 @@ fn report_unattended(doctor: &mut Doctor<'_>, queue: &mut Queue, left: &BTreeSet
                 Some(Dispatched::Started) => Ok("it was started"),
                 Some(Dispatched::LeftToBackground) => Ok("a background process starts it"),
                 Some(Dispatched::LockHeld) => Ok("it has been started meanwhile"),
+                Some(Dispatched::LeftToOthers) => Ok("it is left to other machines for now"),
                 Some(Dispatched::Idle | Dispatched::Waits(_) | Dispatched::Queued) | None => {
                     Ok("nothing is due any more")
                 }

@@ -6,8 +6,8 @@ use crate::protocol::{Acp, Exec, Ndjson, Protocol, ToolServer};
 use crate::settings::{ProtocolArg, Settings, Stay, read_env_file};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use thread::Queue;
 use thread::model::subscription::ConsumerId;
-use thread::{Error, Queue};
 
 use super::{Failure, Globals, Result, current_directory, variable};
 
@@ -70,10 +70,7 @@ pub fn run(settings: Settings, stay: Stay, program: Vec<String>, globals: &Globa
 fn tools(queue: &Queue, consumer: &str) -> Result<ToolServer> {
     let hint = "install it beside thread-agent, or put it on PATH, or leave out --mcp";
     let program = launcher::program("thread-mcp").map_err(|what| Failure::failed(what, hint))?;
-    if queue.location().dir().is_none() {
-        return Err(Error::OnlyInDirectory("--mcp").into());
-    }
-    let thread = queue.path().to_string_lossy().into_owned();
+    let thread = queue.directory("--mcp")?.to_string_lossy().into_owned();
     let arguments = ["--thread", &thread, "--sessions", "--consumer", consumer, "--name", "agent"];
     Ok(ToolServer {
         name: "thread".to_owned(),

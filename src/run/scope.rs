@@ -1,0 +1,129 @@
+//! Which threads a [`Starter`](super::starter::Starter) or a worker follows.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::error::{IoContext, Result};
+use crate::files::stamp::Stamp;
+use crate::files::watch::LOOK_EVERY;
+use crate::files::{absolute, absolute_location};
+use crate::model::location::Location;
+use crate::queue::locations;
+
+/// The threads to follow. Of every thread, those of its agent's sub-agents are followed as well.
+#[derive(Debug, Clone, Default)]
+pub struct Scope {
+    /// Individual threads, or locations that name all threads of a server. If one is moved away, it is waited for.
+    pub threads: Vec<Location>,
+    /// Directories whose threads are all followed, including ones created later.
+    pub roots: Vec<PathBuf>,
+}
+
+/// Lists the threads of a scope.
+pub(super) struct Listing<'a> {
+    scope: &'a Scope,
+    servers: Vec<Server>,
+}
+
+/// A location that names all threads of a server.
+struct Server {
+    location: Location,
+    /// As they were listed last; `None` before that.
+    threads: Option<Vec<Location>>,
+    /// When to list them again.
+    due: Instant,
+    /// The pause before that if it fails.
+    pause: Duration,
+}
+
+impl<'a> Listing<'a> {
+    /// # Errors
+    ///
+    /// A server or a root cannot be used.
+    pub fn new(scope: &'a Scope) -> Result<Listing<'a>> {
+        let mut servers = Vec::new();
+        for location in &scope.threads {
+            match locations::threads(location) {
+                Some(Err(error)) if !error.may_pass() => return Err(error),
+                Some(_) => {
+                    let (location, due) = (location.clone(), Instant::now());
+                    servers.push(Server { location, threads: None, due, pause: LOOK_EVERY });
+                }
+                None => {}
+            }
+        }
+        for root in &scope.roots {
+            std::fs::read_dir(root).at("read", root)?;
+        }
+        Ok(Listing { scope, servers })
+    }
+
+    /// The individual threads.
+    pub fn named(&self) -> impl Iterator<Item = Result<Location>> {
+        let is_server = |location: &Location| self.servers.iter().any(|server| server.location == *location);
+        self.scope.threads.iter().filter(move |location| !is_server(location)).map(absolute_location)
+    }
+
+    /// Lists the threads of the servers, of which some may be new. Returns each that was asked, and its error if it
+    /// failed.
+    pub fn ask_servers(&mut self) -> Vec<(Location, Option<crate::Error>)> {
+        let due = self.servers.iter_mut().filter(|server| server.due <= Instant::now());
+        let ask = |server: &mut Server| {
+            let listed = locations::threads(&server.location).unwrap_or(Ok(Vec::new()));
+            server.due = Instant::now();
+            let error = match listed {
+                Ok(threads) => {
+                    (server.threads, server.pause) = (Some(threads), LOOK_EVERY);
+                    None
+                }
+                Err(error) => {
+                    server.due += server.pause;
+                    server.pause = (server.pause * 2).min(server.location.backend().longest_pause());
+                    Some(error)
+                }
+            };
+            (server.location.clone(), error)
+        };
+        due.map(ask).collect()
+    }
+
+    /// Whether the threads of all servers have been listed.
+    pub fn is_complete(&self) -> bool {
+        self.servers.iter().all(|server| server.threads.is_some())
+    }
+
+    /// All threads that can be listed now. `is_known`: whether this is a thread for certain.
+    pub fn all(&self, is_known: impl Fn(&Location) -> bool) -> Vec<Location> {
+        let mut all: Vec<Location> = self.named().flatten().collect();
+        all.extend(self.servers.iter().filter_map(|server| server.threads.clone()).flatten());
+        for root in &self.scope.roots {
+            let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+            let root = absolute(root).unwrap_or_else(|_| root.clone());
+            for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+                // Under such a name, a thread is being made or removed.
+                if entry.file_name().as_encoded_bytes().starts_with(b".") {
+                    continue;
+                }
+                let path = root.join(entry.file_name());
+                let location = Location::from(&path);
+                if is_known(&location) || Stamp::of(&location, &path).is_some() {
+                    all.push(location);
+                }
+            }
+        }
+        all
+    }
+}
+
+/// The folder in a thread's directory with the threads of its agent's sub-agents.
+const SUB_AGENTS: &str = "agents";
+
+/// The threads of the sub-agents of a thread's agent.
+pub(super) fn threads_below(location: &Location) -> Vec<PathBuf> {
+    let Some(dir) = location.dir() else { return Vec::new() };
+    let entries = std::fs::read_dir(dir.join(SUB_AGENTS)).into_iter().flatten().flatten();
+    // A link may lead anywhere, also back to here.
+    let entries = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let paths = entries.map(|entry| entry.path());
+    paths.filter(|path| Stamp::of(&Location::from(path), path).is_some()).collect()
+}

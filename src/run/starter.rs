@@ -1,0 +1,324 @@
+//! Starting what is due in many threads, as a part of another program, such as a server. A
+//! [worker](super::worker::follow) is built on it.
+//!
+//! It starts the same supervisors as a push, under the same locks, so any number of processes may do this. It leaves
+//! long backlogs to a background process and retries a locked database later, so that no thread delays another.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use super::dispatch::{Dispatched, OWN_TIME, Slots, is_left_to_others, start, try_lock};
+use super::launcher::Launcher;
+use super::scope::{Listing, Scope, threads_below};
+use crate::error::{Error, Result};
+use crate::files::COMMIT;
+use crate::files::log::log;
+use crate::files::stamp::Stamp;
+use crate::files::watch::{LOOK_EVERY, PAUSE, Watcher};
+use crate::model::location::Location;
+use crate::model::subscription::ConsumerId;
+use crate::queue::Queue;
+use crate::queue::locations::{files_of, listen};
+
+/// How long to wait for another writer before moving on to other threads.
+const BUSY_TIMEOUT: Duration = Duration::from_millis(20);
+
+/// The shortest time between two looks at a thread that is pushed to all the time.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+
+/// How often [`Starter::run`] checks its threads, of which there may be thousands.
+const CHECK_EVERY: Duration = Duration::from_secs(2);
+
+/// It tries locks with every so many of these checks: many consumers may have theirs for hours, and trying one costs
+/// more than a look at a file.
+const LOCKS_EVERY: u32 = 2;
+
+/// What a starter or a worker reports to its caller.
+#[derive(Debug)]
+pub enum News<'a> {
+    /// Everything that was pending is started, and pushes are noticed. Only from a worker.
+    Ready,
+    /// What had changed in a thread was looked at, and so many consumers were started. It is still open, for
+    /// others who have to look at what is new there.
+    Looked { location: &'a Location, queue: &'a mut Queue, started: usize },
+    /// Nothing can be started in this thread for now. Reported once, until it works again.
+    Trouble { location: &'a Location, error: &'a Error },
+    /// No more runs are started. Only from a worker.
+    Stopping,
+}
+
+/// Starts what is due in the threads of a scope, and nothing else: it neither reaps nor ends processes.
+pub struct Starter<'a> {
+    listing: Listing<'a>,
+    launcher: &'a Launcher,
+    tell: &'a mut dyn FnMut(News<'_>),
+    /// Notices of pushes, for a worker.
+    pub(super) watcher: Option<Watcher>,
+    /// Directories have absolute paths here.
+    pub(super) threads: BTreeMap<Location, Followed>,
+    /// Threads whose failure was already reported.
+    reported: HashSet<Location>,
+}
+
+/// A thread that is followed.
+pub(super) struct Followed {
+    /// Its directory or its base.
+    pub path: PathBuf,
+    home: (u64, u64),
+    /// The watch on its `run/_commit`; `None` if there are no notices.
+    pub watch: Option<i32>,
+    /// The database's stamp before the last look. `None` if it was too recent to detect a later commit.
+    pub seen: Option<Stamp>,
+    /// The time of the next look, if one is scheduled.
+    due: Option<Instant>,
+    /// How soon after a notice, so that a pusher on this machine can exit first.
+    lets_finish: Duration,
+    /// The time of the last look.
+    pub looked: Option<Instant>,
+    /// The pause before a retry if the next look fails.
+    pause: Duration,
+    /// The thread could not be opened at the last look.
+    is_away: bool,
+    /// Consumers that had something pending, and were started or could not be at the last look.
+    busy: Vec<ConsumerId>,
+    /// Something is due, but all slots were taken.
+    pub queued: bool,
+    /// The threads of its agent's sub-agents, as of the last look. One that is made comes with events here, so where
+    /// nothing changes nothing is listed.
+    below: Vec<PathBuf>,
+}
+
+impl Followed {
+    /// Schedules a look after the notice.
+    pub fn notice(&mut self) {
+        let now = Instant::now() + self.lets_finish;
+        let at = self.looked.map_or(now, |looked| now.max(looked + BETWEEN_LOOKS));
+        self.due = Some(self.due.map_or(at, |due| due.min(at)));
+    }
+}
+
+impl<'a> Starter<'a> {
+    /// # Errors
+    ///
+    /// One of the threads, or a root, cannot be used.
+    pub fn new(
+        scope: &'a Scope,
+        launcher: &'a Launcher,
+        tell: &'a mut dyn FnMut(News<'_>),
+    ) -> Result<Starter<'a>> {
+        Starter::with_watcher(scope, launcher, tell, None)
+    }
+
+    /// Like [`Starter::new`], for a worker.
+    pub(super) fn with_watcher(
+        scope: &'a Scope,
+        launcher: &'a Launcher,
+        tell: &'a mut dyn FnMut(News<'_>),
+        watcher: Option<Watcher>,
+    ) -> Result<Starter<'a>> {
+        let listing = Listing::new(scope)?;
+        let named: Vec<Location> = listing.named().collect::<Result<_>>()?;
+        let (threads, reported) = (BTreeMap::new(), HashSet::new());
+        let mut starter = Starter { listing, launcher, tell, watcher, threads, reported };
+        named.iter().try_for_each(|location| starter.start_following(location))?;
+        Ok(starter)
+    }
+
+    /// Starts what is due as long as the process lives. Looks at a thread at most every two seconds, and not at all
+    /// while nothing changes there.
+    pub fn run(mut self) -> ! {
+        let mut checks = 0_u32;
+        loop {
+            checks = checks.wrapping_add(1);
+            self.check(checks.is_multiple_of(LOCKS_EVERY));
+            let next_check = Instant::now() + CHECK_EVERY;
+            while Instant::now() < next_check {
+                let until = self.look_at_next(None).map_or(next_check, |next| next.min(next_check));
+                std::thread::sleep(until.saturating_duration_since(Instant::now()));
+            }
+        }
+    }
+
+    pub(super) fn tell(&mut self, news: News<'_>) {
+        (self.tell)(news);
+    }
+
+    /// Whether each thread in scope was looked at.
+    pub(super) fn has_seen_all(&self) -> bool {
+        self.listing.is_complete() && self.threads.values().all(|thread| thread.looked.is_some())
+    }
+
+    /// Looks at one thread that is due. Returns when the next one is: now, after a look.
+    pub(super) fn look_at_next(&mut self, slots: Option<&mut Slots>) -> Option<Instant> {
+        let next = self.threads.iter().filter_map(|(location, thread)| Some((thread.due?, location))).min();
+        let (due, location) = next?;
+        if due > Instant::now() {
+            return Some(due);
+        }
+        let location = location.clone();
+        self.look(&location, slots);
+        Some(Instant::now())
+    }
+
+    /// Starts the consumers of one thread that are due.
+    fn look(&mut self, location: &Location, slots: Option<&mut Slots>) {
+        let Some(thread) = self.threads.get_mut(location) else { return };
+        // Taken before the look, so that a commit during the look changes the stamp; and whether it is fresh is
+        // asked at once: after a long look, a commit right after the stamp would seem to be long past.
+        let seen = Stamp::of(location, &thread.path);
+        let settled = seen.filter(|stamp| !stamp.is_fresh());
+        if seen.is_none() || (thread.watch.is_some() && !thread.path.join(COMMIT).exists()) {
+            // The thread is gone or is being removed; opening the database now would create new files that
+            // make the removal fail. The next check finds out.
+            thread.due = None;
+            return;
+        }
+        let looked = Queue::open_waiting(location, BUSY_TIMEOUT).and_then(|mut queue| {
+            let all = queue.store.subscriptions()?;
+            let time = slots.is_none().then_some(OWN_TIME);
+            let all = start(&mut queue, self.launcher, all, time, slots)?;
+            let started = all.iter().filter(|(_, done)| matches!(done, Dispatched::Started)).count();
+            (self.tell)(News::Looked { location, queue: &mut queue, started });
+            Ok(all)
+        });
+        let failed = match &looked {
+            Ok(all) => {
+                self.reported.remove(location);
+                all.iter().any(|(_, done)| matches!(done, Dispatched::Failed(_)))
+            }
+            Err(error) => {
+                self.report_trouble(location, error);
+                true
+            }
+        };
+        let Some(thread) = self.threads.get_mut(location) else { return };
+        let now = Instant::now();
+        let below = threads_below(location);
+        let is_new = below.iter().any(|path| !thread.below.contains(path));
+        thread.below = below;
+        thread.seen = settled;
+        thread.looked = Some(now);
+        thread.is_away = looked.is_err();
+        thread.due = failed.then_some(now + thread.pause);
+        thread.pause = match failed {
+            true => (thread.pause * 2).min(location.backend().longest_pause()),
+            false => LOOK_EVERY,
+        };
+        thread.queued = false;
+        thread.busy.clear();
+        for (consumer, done) in looked.into_iter().flatten() {
+            match done {
+                Dispatched::Waits(left) => {
+                    thread.due = Some(thread.due.map_or(now + left, |due| due.min(now + left)));
+                }
+                Dispatched::Queued => thread.queued = true,
+                Dispatched::Started | Dispatched::LockHeld | Dispatched::LeftToOthers => {
+                    thread.busy.push(consumer);
+                }
+                _ => {}
+            }
+        }
+        if is_new {
+            self.follow_new();
+        }
+    }
+
+    /// Checks all threads for changes without a notice, and finds new and removed ones.
+    pub(super) fn check(&mut self, tries_locks: bool) {
+        let mut gone = Vec::new();
+        for (location, thread) in &mut self.threads {
+            match Stamp::of(location, &thread.path) {
+                // Its stamp says nothing; the next look has its time.
+                Some(_) if thread.is_away && !location.backend().has_database_file() => {}
+                Some(stamp) if stamp.home == thread.home => {
+                    if thread.seen != Some(stamp) || tries_locks && some_lock_was_released(location, thread) {
+                        thread.notice();
+                    }
+                }
+                _ => gone.push(location.clone()),
+            }
+        }
+        for location in gone {
+            let watch = self.threads.remove(&location).and_then(|thread| thread.watch);
+            if let (Some(watcher), Some(watch)) = (&self.watcher, watch) {
+                watcher.remove(watch);
+            }
+        }
+        for (server, error) in self.listing.ask_servers() {
+            match error {
+                Some(error) => self.report_trouble(&server, &error),
+                None => drop(self.reported.remove(&server)),
+            }
+        }
+        self.follow_new();
+    }
+
+    /// Follows the threads in scope that it does not follow yet.
+    fn follow_new(&mut self) {
+        let mut new = self.listing.all(|location| self.threads.contains_key(location));
+        let below = self.threads.values().flat_map(|thread| &thread.below);
+        new.extend(below.filter(|path| path.exists()).map(Location::from));
+        new.retain(|location| !self.threads.contains_key(location));
+        // What somebody is waiting for is likely to be in the newest ones.
+        let changed = |location: &Location| Some(Stamp::of(location, location.dir()?)?.changed());
+        new.sort_by_cached_key(|location| std::cmp::Reverse(changed(location)));
+        for location in new {
+            if let Err(error) = self.start_following(&location) {
+                self.report_trouble(&location, &error);
+            }
+        }
+    }
+
+    fn start_following(&mut self, location: &Location) -> Result<()> {
+        let files = files_of(location)?;
+        if !files.is_owner() {
+            return Err(Error::NotOwner(location.clone()));
+        }
+        listen(location);
+        let mut watch = None;
+        if let Some(watcher) = &self.watcher {
+            log!(files, Info, "dispatch: a worker follows pid={}", std::process::id());
+            watch = watcher.add(&files, COMMIT);
+        }
+        let thread = Followed {
+            path: files.path().to_owned(),
+            home: files.home(),
+            watch,
+            seen: None,
+            due: Some(Instant::now()),
+            lets_finish: if location.backend().is_pushed_to_here() { PAUSE } else { Duration::ZERO },
+            looked: None,
+            pause: LOOK_EVERY,
+            is_away: false,
+            busy: Vec::new(),
+            queued: false,
+            below: Vec::new(),
+        };
+        self.threads.insert(location.clone(), thread);
+        Ok(())
+    }
+
+    fn report_trouble(&mut self, location: &Location, error: &Error) {
+        if self.reported.insert(location.clone()) {
+            (self.tell)(News::Trouble { location, error });
+        }
+    }
+}
+
+/// Whether the lock of a consumer that was busy is free now. Its holder has looked again, unless it was
+/// killed. The lock is released at once; the look that every release requires follows.
+fn some_lock_was_released(location: &Location, thread: &Followed) -> bool {
+    if thread.busy.is_empty() {
+        return false;
+    }
+    let Ok(files) = files_of(location) else { return false };
+    let mut tried = thread.busy.iter().filter(|consumer| !is_left_to_others(&files, consumer));
+    tried.any(|consumer| match try_lock(&files, consumer) {
+        Ok(Some(lock)) => {
+            lock.release();
+            true
+        }
+        _ => false,
+    })
+}
