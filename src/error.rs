@@ -123,7 +123,7 @@ pub enum Error {
 
 /// What a directory lacks that is not a thread.
 fn lacks(path: &Path) -> &'static str {
-    if Location::from(path).backend().has_database_file() { " (it has no events.db)" } else { "" }
+    if Location::from(path).backend().has_database_file { " (it has no events.db)" } else { "" }
 }
 
 impl Error {

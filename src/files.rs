@@ -171,7 +171,7 @@ impl Files {
 
     /// Whether this thread is still at its path: not moved, removed or replaced.
     pub fn still_there(&self) -> bool {
-        let has_database = self.location.backend().has_database_file();
+        let has_database = self.location.backend().has_database_file;
         let anchor = if has_database { self.path.join(DB) } else { self.path.clone() };
         rustix::fs::lstat(anchor).is_ok_and(|found| identity(&found) == self.home)
     }

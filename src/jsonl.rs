@@ -128,7 +128,7 @@ fn with_writer(
     wait: Duration,
     work: impl FnOnce(&mut Writer<'_>) -> Result<()>,
 ) -> Result<()> {
-    if !files.location().backend().has_jsonl() {
+    if !files.location().backend().has_jsonl {
         return Ok(());
     }
     let lock = Lock::take(files, STATE, wait.min(LOCK_TIMEOUT))?;

@@ -24,7 +24,7 @@ pub struct Stamp {
 impl Stamp {
     /// The stamp of the thread whose files are in `path`; `None` if there is none any more.
     pub fn of(location: &Location, path: &Path) -> Option<Stamp> {
-        if !location.backend().has_database_file() {
+        if !location.backend().has_database_file {
             let base = rustix::fs::stat(path).ok()?;
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             return Some(Stamp { home: identity(&base), wal: (0, 0, now) });

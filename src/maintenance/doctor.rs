@@ -136,7 +136,7 @@ impl Doctor<'_> {
 
     /// Records that this machine cannot run a handler.
     fn report_lack(&mut self, finding: Finding) {
-        let elsewhere = self.files.location().backend().is_shared_by_machines();
+        let elsewhere = self.files.location().backend().is_shared_by_machines;
         let level = if elsewhere { Level::Warning } else { Level::Error };
         self.findings.push(Finding { level, ..finding });
     }

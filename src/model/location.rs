@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::backend::Backend;
+use super::backend::{Backend, DIRECTORY, SERVER};
 
 /// Where a thread is. Two locations are equal if their texts are; those of open threads in directories are
 /// absolute.
@@ -38,9 +38,9 @@ impl Location {
         self.scheme().is_none().then_some(&self.0)
     }
 
-    /// What is special about where it is.
-    pub fn backend(&self) -> Backend {
-        if self.scheme().is_none() { Backend::Directory } else { Backend::Server }
+    /// What to do differently there.
+    pub fn backend(&self) -> &'static Backend {
+        if self.scheme().is_none() { &DIRECTORY } else { &SERVER }
     }
 
     /// As `--thread` takes it.

@@ -162,7 +162,7 @@ pub(super) fn start(
             Err(e) => Dispatched::Failed(e),
         };
         if let Dispatched::Broken(Error::BrokenSubscription(_)) = done
-            && queue.location().backend().is_shared_by_machines()
+            && queue.location().backend().is_shared_by_machines
         {
             leave_to_others(&queue.files, &consumer);
         }
@@ -231,7 +231,7 @@ pub(super) fn leave_to_others(files: &Files, consumer: &ConsumerId) {
 
 /// Whether this machine leaves a consumer to others for now.
 pub(super) fn is_left_to_others(files: &Files, consumer: &ConsumerId) -> bool {
-    if !files.location().backend().is_shared_by_machines() {
+    if !files.location().backend().is_shared_by_machines {
         return false;
     }
     let Ok(mark) = files.stat(left_mark(files, consumer)) else { return false };

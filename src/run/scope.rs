@@ -78,7 +78,7 @@ impl<'a> Listing<'a> {
                 }
                 Err(error) => {
                     server.due += server.pause;
-                    server.pause = (server.pause * 2).min(server.location.backend().longest_pause());
+                    server.pause = (server.pause * 2).min(server.location.backend().longest_pause);
                     Some(error)
                 }
             };

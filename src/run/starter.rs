@@ -52,7 +52,7 @@ pub enum News<'a> {
 pub struct Starter<'a> {
     listing: Listing<'a>,
     launcher: &'a Launcher,
-    tell: &'a mut dyn FnMut(News<'_>),
+    pub(super) tell: &'a mut dyn FnMut(News<'_>),
     /// Notices of pushes, for a worker.
     pub(super) watcher: Option<Watcher>,
     /// Directories have absolute paths here.
@@ -140,10 +140,6 @@ impl<'a> Starter<'a> {
         }
     }
 
-    pub(super) fn tell(&mut self, news: News<'_>) {
-        (self.tell)(news);
-    }
-
     /// Whether each thread in scope was looked at.
     pub(super) fn has_seen_all(&self) -> bool {
         self.listing.is_complete() && self.threads.values().all(|thread| thread.looked.is_some())
@@ -202,7 +198,7 @@ impl<'a> Starter<'a> {
         thread.is_away = looked.is_err();
         thread.due = failed.then_some(now + thread.pause);
         thread.pause = match failed {
-            true => (thread.pause * 2).min(location.backend().longest_pause()),
+            true => (thread.pause * 2).min(location.backend().longest_pause),
             false => LOOK_EVERY,
         };
         thread.queued = false;
@@ -226,25 +222,23 @@ impl<'a> Starter<'a> {
 
     /// Checks all threads for changes without a notice, and finds new and removed ones.
     pub(super) fn check(&mut self, tries_locks: bool) {
-        let mut gone = Vec::new();
-        for (location, thread) in &mut self.threads {
+        let watcher = &self.watcher;
+        self.threads.retain(|location, thread| {
             match Stamp::of(location, &thread.path) {
                 // Its stamp says nothing; the next look has its time.
-                Some(_) if thread.is_away && !location.backend().has_database_file() => {}
+                Some(_) if thread.is_away && !location.backend().has_database_file => {}
                 Some(stamp) if stamp.home == thread.home => {
                     if thread.seen != Some(stamp) || tries_locks && some_lock_was_released(location, thread) {
                         thread.notice();
                     }
                 }
-                _ => gone.push(location.clone()),
+                _ => {
+                    watcher.iter().zip(thread.watch).for_each(|(watcher, watch)| watcher.remove(watch));
+                    return false;
+                }
             }
-        }
-        for location in gone {
-            let watch = self.threads.remove(&location).and_then(|thread| thread.watch);
-            if let (Some(watcher), Some(watch)) = (&self.watcher, watch) {
-                watcher.remove(watch);
-            }
-        }
+            true
+        });
         for (server, error) in self.listing.ask_servers() {
             match error {
                 Some(error) => self.report_trouble(&server, &error),
@@ -287,7 +281,7 @@ impl<'a> Starter<'a> {
             watch,
             seen: None,
             due: Some(Instant::now()),
-            lets_finish: if location.backend().is_pushed_to_here() { PAUSE } else { Duration::ZERO },
+            lets_finish: if location.backend().is_pushed_to_here { PAUSE } else { Duration::ZERO },
             looked: None,
             pause: LOOK_EVERY,
             is_away: false,

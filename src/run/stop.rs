@@ -47,7 +47,7 @@ pub enum Stopped {
 /// and does not respond; [`Error::Unresponsive`] if it does not respond here, and the processes of the run cannot be
 /// found or ended without it.
 pub fn stop(queue: &mut Queue, consumer: &ConsumerId, request: StopRequest) -> Result<Stopped> {
-    let pause = queue.location().backend().poll_interval();
+    let pause = queue.location().backend().poll_interval;
     let mut stopping = Stopping::new(queue, consumer, request)?;
     loop {
         if let Some(stopped) = stopping.step(queue)? {

@@ -38,7 +38,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Runs a supervisor until nothing is due. `lock_fd` is the lock that its starter passed on. With `worker`, the
 /// pid of the worker that started it, it ends after one run, and leaves waits and further runs to the worker
 /// as long as that lives. Where several machines share the thread, it has the consumer's runs for this one by a
-/// lease of that length; if it cannot renew that, it ends the run in time. On the first
+/// lease of this `length`; if it cannot renew that, it ends the run in time. On the first
 /// request of `shutdown` it lets the run in progress finish and starts no other; on the second it ends the
 /// run. Such a run costs no attempt and is due again.
 ///
@@ -54,7 +54,7 @@ pub unsafe fn supervise(
     consumer: &ConsumerId,
     lock_fd: RawFd,
     worker: Option<u32>,
-    lease: Duration,
+    length: Duration,
     shutdown: &Shutdown,
 ) -> Result<()> {
     let files = files_of(location)?;
@@ -73,22 +73,19 @@ pub unsafe fn supervise(
     listen(location);
     let watcher = Watcher::new(&files, CONTROL);
     let unsynced = Cell::default();
-    let leased = Leased::NotNeeded;
-    let mut supervisor = Supervisor { files: &files, consumer, watcher, worker, shutdown, unsynced, leased };
+    let mut supervisor =
+        Supervisor { files: &files, consumer, watcher, worker, shutdown, unsynced, lease: None };
     loop {
-        let done = match supervisor.take_lease(lease) {
-            Ok(Leased::Elsewhere) => {
+        let done = match supervisor.take_lease(length) {
+            Ok(true) => supervisor.act(&mut lock),
+            Ok(false) => {
                 // Its holder looks again, or, if that is gone, a worker once the lease is over.
                 lock.release();
                 return Ok(());
             }
-            Ok(leased) => {
-                supervisor.leased = leased;
-                supervisor.act(&mut lock)
-            }
             Err(e) => Err(e),
         };
-        supervisor.leased = Leased::NotNeeded;
+        supervisor.lease = None;
         lock.release();
         if supervisor.leaves_the_rest() {
             // The worker looks again, instead of this process.
@@ -113,7 +110,8 @@ struct Supervisor<'a> {
     shutdown: &'a Shutdown,
     /// Since when what runs have acknowledged has not been synced.
     unsynced: Cell<Option<Instant>>,
-    leased: Leased,
+    /// Where several machines share the thread.
+    lease: Option<Box<dyn Lease>>,
 }
 
 /// What to do after a step.
@@ -135,24 +133,22 @@ impl Supervisor<'_> {
         self.worker.is_some() && self.worker == parent
     }
 
-    fn take_lease(&self, length: Duration) -> Result<Leased> {
-        if !self.files.location().backend().is_shared_by_machines() {
-            return Ok(Leased::NotNeeded);
+    /// Takes the lease, if one is needed. Returns false if another machine has it.
+    fn take_lease(&mut self, length: Duration) -> Result<bool> {
+        if self.files.location().backend().is_shared_by_machines {
+            match self.retrying(|| self.open()?.store.take_lease(self.consumer, length))? {
+                Leased::Taken(lease) => self.lease = Some(lease),
+                Leased::NotNeeded => {}
+                Leased::Elsewhere => return Ok(false),
+            }
         }
-        self.retrying(|| self.open()?.store.take_lease(self.consumer, length))
-    }
-
-    fn lease(&self) -> Option<&dyn Lease> {
-        match &self.leased {
-            Leased::Taken(lease) => Some(&**lease),
-            Leased::NotNeeded | Leased::Elsewhere => None,
-        }
+        Ok(true)
     }
 
     /// Whether the lease has not been renewed for so long that a handler has to be told to end, so that it is gone before
     /// another machine may start one.
     fn lease_is_ending(&self) -> bool {
-        self.lease().is_some_and(|lease| lease.left() <= lease.length() / 4)
+        self.lease.as_ref().is_some_and(|lease| lease.left() <= lease.length() / 4)
     }
 
     /// Does what is due, under the lock and the lease: a run, or a wait and then a run.
@@ -307,7 +303,7 @@ impl Supervisor<'_> {
 
     /// Whether to wait for a disk or a server.
     fn may_wait(&self) -> bool {
-        !self.files.location().backend().may_be_given_up() || self.shutdown.requests() < 2
+        !self.files.location().backend().may_be_given_up || self.shutdown.requests() < 2
     }
 
     /// Retries `work`, with growing pauses, while the disk is full or the database locked: the outcome of a

@@ -52,7 +52,7 @@ pub enum Waking {
 ///
 /// The dispatch failed, or the background process could not be started.
 pub fn wake(queue: &mut Queue, launcher: &Launcher, source: &str) -> Result<Waking> {
-    if !queue.location().backend().wakes_on_push() {
+    if !queue.location().backend().wakes_on_push {
         return Ok(Waking::LeftToWorkers);
     }
     if !queue.files.is_owner() {
@@ -112,7 +112,7 @@ fn wake_some(
     launcher: &Launcher,
     subscriptions: Vec<Subscription>,
 ) -> Result<Vec<(ConsumerId, Dispatched)>> {
-    if !queue.location().backend().wakes_on_push() {
+    if !queue.location().backend().wakes_on_push {
         // Without a look: who only pushes need not be allowed to read.
         queue.files.touch(COMMIT).ok();
         queue.store.announce(Notice::Stored);

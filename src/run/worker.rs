@@ -49,7 +49,7 @@ pub fn follow(
     let slots = max_runs.map(|most| Slots { most, supervisors: Vec::new() });
     let mut worker = Worker { starter, slots };
     worker.work(shutdown);
-    worker.starter.tell(News::Stopping);
+    (worker.starter.tell)(News::Stopping);
     end_background(shutdown, grace);
     Ok(())
 }
@@ -78,7 +78,7 @@ impl Worker<'_> {
             let next = self.starter.look_at_next(self.slots.as_mut());
             if !ready && self.starter.has_seen_all() {
                 ready = true;
-                self.starter.tell(News::Ready);
+                (self.starter.tell)(News::Ready);
             }
             self.wait(next.map_or(next_check, |next| next.min(next_check)), shutdown);
         }

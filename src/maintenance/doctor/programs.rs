@@ -23,7 +23,7 @@ pub fn check(doctor: &mut Doctor<'_>, queue: &mut Queue) {
 }
 
 fn notifier(doctor: &mut Doctor<'_>) -> Result<()> {
-    if doctor.files.location().backend().wakes_on_push()
+    if doctor.files.location().backend().wakes_on_push
         && let WakeBy::Notifier { program, .. } = &doctor.launcher.waking
         && !can_run(program.as_os_str(), None, None)?
     {

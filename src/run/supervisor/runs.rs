@@ -73,7 +73,7 @@ impl Supervisor<'_> {
         let consumer = self.consumer;
         self.watcher.clear();
         let began = Instant::now();
-        let epoch = self.lease().map(|lease| lease.epoch());
+        let epoch = self.lease.as_ref().map(|lease| lease.epoch());
         let mut running = match handler::start(self.files, &subscription, task, stdin, (lock, epoch)) {
             Ok(running) => running,
             Err(failed) => {
@@ -90,7 +90,7 @@ impl Supervisor<'_> {
 
         let (exit, mut interrupted) = self.wait_for_end(kept, &mut running, &subscription);
         let after = began.elapsed();
-        if self.lease().is_some() && matches!(exit, Exit::Code(126 | 127)) {
+        if self.lease.is_some() && matches!(exit, Exit::Code(126 | 127)) {
             // Another machine may have the program.
             interrupted = true;
             dispatch::leave_to_others(self.files, consumer);
@@ -227,7 +227,7 @@ impl Supervisor<'_> {
                 interrupted = true;
                 running.end(libc::SIGTERM, SHUTDOWN_GRACE);
             }
-            if let Some(lease) = self.lease().filter(|_| !interrupted && self.lease_is_ending()) {
+            if let Some(lease) = self.lease.as_ref().filter(|_| !interrupted && self.lease_is_ending()) {
                 interrupted = true;
                 log!(self.files, Warn, "dispatch: consumer={consumer} is ended: its lease was not renewed");
                 running.end(libc::SIGTERM, lease.left().saturating_sub(lease.length() / 8));
@@ -245,7 +245,7 @@ impl Supervisor<'_> {
                 short_until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
             let left = deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
             // Once a second, because this clock stands still while the machine sleeps.
-            let renewed = self.lease().filter(|_| !interrupted).map_or(Duration::MAX, |lease| {
+            let renewed = self.lease.as_ref().filter(|_| !interrupted).map_or(Duration::MAX, |lease| {
                 lease.left().saturating_sub(lease.length() / 4).min(LOOK_EVERY)
             });
             let longest = longest.min(short).min(left).min(renewed);
@@ -278,7 +278,7 @@ impl Supervisor<'_> {
     }
 
     fn stop_request(&self, kept: &mut Option<Queue>, subscription: &Subscription) -> Option<StopRequest> {
-        if let Some(lease) = self.lease() {
+        if let Some(lease) = self.lease.as_ref() {
             return lease.stop_request(&subscription.token);
         }
         // A notice is only a hint. If the row cannot be read now, `stop` repeats the notice.
