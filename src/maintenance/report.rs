@@ -128,7 +128,7 @@ pub struct DiskUsage {
 
 impl DiskUsage {
     pub fn of(files: &Files) -> DiskUsage {
-        let here = files.location().backend().has_database_file();
+        let here = files.location().backend().has_database_file;
         let own = [files.size(DB), files.size(WAL), jsonl::size(files)].map(|size| here.then_some(size));
         let logs_bytes = size_of_files(files, "logs") + size_of_files(files, "logs/handlers");
         let [database_bytes, wal_bytes, log_bytes] = own;
