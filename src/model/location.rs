@@ -40,7 +40,7 @@ impl Location {
 
     /// What to do differently there.
     pub fn backend(&self) -> &'static Backend {
-        if self.scheme().is_none() { &DIRECTORY } else { &SERVER }
+        if self.dir().is_some() { &DIRECTORY } else { &SERVER }
     }
 
     /// As `--thread` takes it.

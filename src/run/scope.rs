@@ -1,5 +1,7 @@
 //! Which threads a [`Starter`](super::starter::Starter) or a worker follows.
 
+#![expect(clippy::disallowed_methods, reason = "looks for threads")]
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
