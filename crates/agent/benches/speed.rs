@@ -8,9 +8,9 @@ use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
 use thread::{After, Queue};
-use thread_agent::conversation::{Entry, Message, Priority};
 use thread_agent::install::{Install, install};
 use thread_agent::launcher;
+use thread_conversation::{Entry, Message, Priority};
 
 fn main() {
     match std::env::args().nth(1).as_deref() {

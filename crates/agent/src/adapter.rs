@@ -29,13 +29,13 @@ use thread::{After, Error, Event, LOOK_EVERY, NewEvent, Queue, Result};
 
 use self::attempt::Attempt;
 use self::output::Outbox;
-use crate::conversation::runs::{Noted, Runs};
-use crate::conversation::{Entry, attempt_of, input_of, is_ending};
 use crate::processes::{self, Mark};
 use crate::program::{Program, ProgramEvent};
 use crate::protocol::{Output, Protocol};
 use crate::slots::{AgentSlots, Slot, Waiter};
 use crate::store::store;
+use thread_conversation::runs::{Noted, Runs};
+use thread_conversation::{Entry, attempt_of, input_of, is_ending};
 
 /// How many pieces of output may wait to be stored.
 const CHANNEL: usize = 64;

@@ -1,7 +1,7 @@
 //! Conversations with agents, on threads.
 //!
 //! A conversation is a thread: every message in it, and everything the agent does in answer, is an event.
-//! [`conversation`] defines the shapes of these events; [`install`](mod@install) subscribes an agent to a
+//! [`thread_conversation`] defines the shapes of these events; [`install`](mod@install) subscribes an agent to a
 //! thread; the program `thread-agent` connects one thread to one agent program.
 //!
 //! ```
@@ -11,7 +11,6 @@
 pub mod adapter;
 pub mod attachments;
 pub mod cli;
-pub mod conversation;
 pub mod install;
 pub mod launcher;
 pub mod processes;

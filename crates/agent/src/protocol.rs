@@ -11,8 +11,8 @@ mod ndjson;
 use serde_json::Value;
 
 use crate::attachments::Attachment;
-use crate::conversation::{ClientInput, Permission, Run, Status, ToolCall, ToolResult};
 use crate::transcript::{MESSAGES, Spoken};
+use thread_conversation::{ClientInput, Permission, Run, Status, ToolCall, ToolResult};
 
 pub use acp::{Acp, ToolServer};
 pub use exec::Exec;

@@ -14,7 +14,7 @@ use thread::run::wake::wake_others;
 use thread::run::{Launcher, push};
 use thread::{After, Error, NewEvent, Queue, Result};
 
-use crate::conversation::keys::{instead, stands_for, stored_before};
+use thread_conversation::keys::{instead, stands_for, stored_before};
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(10);

@@ -18,12 +18,12 @@ use thread::queue::Selection;
 use thread::run::{Launcher, push};
 use thread::{After, Error, Event, Filter, Queue, Result};
 
-use crate::conversation::{
-    Entry, Message, Run, SubAgent, ToolCall, ToolResult, cancel, ending_of, result_key, sub_agent,
-};
 use crate::install::{CONSUMER, FILTER};
 use crate::launcher;
 use crate::store::push_once;
+use thread_conversation::{
+    Entry, Message, Run, SubAgent, ToolCall, ToolResult, cancel, ending_of, result_key, sub_agent,
+};
 
 /// The consumer that copies a sub-agent's events.
 pub const REPORTER: &str = "report";
@@ -301,7 +301,7 @@ impl Sub {
             .map(|(key, value)| (key.to_owned(), Value::from(value.clone())));
         let message = Message {
             content,
-            priority: crate::conversation::Priority::Later,
+            priority: thread_conversation::Priority::Later,
             other: other.into_iter().collect(),
             ..Message::default()
         };
@@ -336,7 +336,7 @@ impl Sub {
     ///
     /// Those of its thread.
     pub fn cancel(&self, queue: &mut Queue, launcher: &Launcher, why: &str) -> Result<()> {
-        let run_id = crate::conversation::run_id_of(TASK);
+        let run_id = thread_conversation::run_id_of(TASK);
         push(queue, launcher, &cancel(PARENT, &run_id, why)?).map(drop)
     }
 
@@ -347,7 +347,7 @@ impl Sub {
     /// Those of its thread.
     pub fn end(&self, queue: &mut Queue, launcher: &Launcher, why: &str) -> Result<()> {
         let run =
-            Run { run_id: crate::conversation::run_id_of(TASK), reply_to: TASK, attempt: 0, is_own: false };
+            Run { run_id: thread_conversation::run_id_of(TASK), reply_to: TASK, attempt: 0, is_own: false };
         push_once(queue, launcher, run.cancelled(why, ""))
     }
 }

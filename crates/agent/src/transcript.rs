@@ -6,7 +6,7 @@ use thread::model::filter::Scope;
 use thread::queue::{Remaining, Selection};
 use thread::{Filter, Queue, Result};
 
-use crate::conversation::{Entry, text_of};
+use thread_conversation::{Entry, text_of};
 
 /// The maximum number of messages in a transcript, unless another is given.
 pub const MESSAGES: usize = 50;

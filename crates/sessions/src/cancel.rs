@@ -3,7 +3,7 @@
 use thread::model::key::IdempotencyKey;
 use thread::run::Launcher;
 use thread::{Error, Queue};
-use thread_agent::conversation::{self, Entry, keys};
+use thread_conversation::{Entry, keys};
 
 use crate::error::{RequestError, Result};
 use crate::runs::open_runs;
@@ -53,7 +53,7 @@ pub fn cancel_run_of(queue: &mut Queue, launcher: &Launcher, source: &str, messa
 }
 
 fn request_end(queue: &mut Queue, launcher: &Launcher, source: &str, run_id: &str) -> Result<()> {
-    let event = conversation::cancel(source, run_id, "requested by a client").map_err(Error::from)?;
+    let event = thread_conversation::cancel(source, run_id, "requested by a client").map_err(Error::from)?;
     thread::run::push(queue, launcher, &event)?;
     Ok(())
 }

@@ -12,7 +12,7 @@ use std::time::SystemTime;
 use thread::model::filter::Scope;
 use thread::queue::{Remaining, Selection};
 use thread::{Filter, Queue};
-use thread_agent::conversation::{Entry, Fork, is_ending};
+use thread_conversation::{Entry, Fork, is_ending};
 use thread_protocol::Content;
 use thread_protocol::method::{ForkedFrom, SessionList, SessionState, SessionSummary};
 

@@ -9,7 +9,7 @@ use thread::model::event::CappedRow;
 use thread::model::filter::Scope;
 use thread::queue::{Remaining, Selection};
 use thread::{Filter, Queue};
-use thread_agent::conversation::Entry;
+use thread_conversation::Entry;
 use thread_protocol::Content;
 use thread_protocol::method::{DateFilter, SessionList};
 

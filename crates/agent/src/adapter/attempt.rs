@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::conversation::runs::Verdict;
-use crate::conversation::{CLIENT_TOOL_TIMEOUT, Choice, PERMISSION_TIMEOUT, Run, Status};
 use crate::protocol::Done;
+use thread_conversation::runs::Verdict;
+use thread_conversation::{CLIENT_TOOL_TIMEOUT, Choice, PERMISSION_TIMEOUT, Run, Status};
 
 /// When a program that does not stop is sent TERM and KILL, counted from the request to stop. KILL comes in
 /// time for it to be gone after five seconds.

@@ -7,13 +7,13 @@ use thread::NewEvent;
 
 use super::attempt::{Asked, Attempt, ClientCall, Why};
 use super::{Adapter, Permit};
-use crate::conversation::runs::OpenRun;
-use crate::conversation::{
+use crate::protocol::{Done, Output};
+use crate::sub_agent;
+use thread_conversation::runs::OpenRun;
+use thread_conversation::{
     Choice, ClientInput, MAX_RESULT, Permission, Priority, Run, Status, ToolCall, ToolResult, result_key,
     result_of, session,
 };
-use crate::protocol::{Done, Output};
-use crate::sub_agent;
 
 /// The longest answer, in bytes.
 pub const LONGEST_ANSWER: usize = 16 * 1024 * 1024;

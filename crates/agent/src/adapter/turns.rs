@@ -13,14 +13,14 @@ use super::attempt::{Attempt, Ending, LONGEST_PIPE, OUTPUT_GRACE, Stage, Why, me
 use super::output::{LONGEST_ANSWER, push_status, too_long};
 use super::{ATTACHMENTS_VARIABLE, Adapter, LoopEvent, Running, Step};
 use crate::attachments::attachments;
-use crate::conversation::runs::{Next, OpenRun, Verdict};
-use crate::conversation::{Answer, ClientInput, Entry, MAX_PARTIAL, Message, Run, Status, ToolResult};
 use crate::processes::{Mark, descendants};
 use crate::program::{Input, Program};
 use crate::protocol::{Done, Ended, Prompt};
 use crate::slots::{AgentSlots, Turn};
 use crate::sub_agent::{Sub, cancel_those_of};
 use crate::transcript::transcript;
+use thread_conversation::runs::{Next, OpenRun, Verdict};
+use thread_conversation::{Answer, ClientInput, Entry, MAX_PARTIAL, Message, Run, Status, ToolResult};
 
 /// The backoff between attempts; the last wait repeats.
 const WAITS: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(15)];

@@ -26,8 +26,8 @@ use serde_json::{Map, Value, json};
 
 use self::blocks::{blocks_of, part_of, text_of};
 use super::{Done, Ended, Output, Prompt, Protocol};
-use crate::conversation::{Choice, ClientInput, Permission, ToolCall, ToolResult};
 use crate::transcript::as_text;
+use thread_conversation::{Choice, ClientInput, Permission, ToolCall, ToolResult};
 
 /// How many bytes an agent may print that are not messages, such as notices of `npx`.
 const NOISE: usize = 64 * 1024;

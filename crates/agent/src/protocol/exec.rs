@@ -3,9 +3,9 @@
 
 use super::{Done, Ended, Output, Prompt, Protocol};
 use crate::attachments::Attachment;
-use crate::conversation::text_of;
 use crate::transcript::as_text;
 use crate::utf8::Utf8Stream;
+use thread_conversation::text_of;
 
 #[derive(Debug, Default)]
 pub struct Exec {

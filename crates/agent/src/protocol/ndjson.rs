@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Done, Ended, Output, Prompt, Protocol};
-use crate::conversation::{ClientInput, Status, ToolCall, ToolResult};
+use thread_conversation::{ClientInput, Status, ToolCall, ToolResult};
 
 /// The longest line, in bytes: far more than an answer that may be stored.
 const LONGEST_LINE: usize = 64 * 1024 * 1024;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use thread_agent::conversation::{Entry, is_unreported};
+use thread_conversation::{Entry, is_unreported};
 use thread_testkit::{clients, missing};
 
 use serde_json::json;

@@ -31,7 +31,7 @@ fn an_exec_program_gets_the_paths_of_attachments() {
     let path = file.display();
     assert_eq!(talk.answer(id), format!("what is this?\n\nAttached: {path} (image/png)\n<{path}>\npicture"));
     let plain = talk.say("hello");
-    assert!(matches!(talk.ending(plain), thread_agent::conversation::Entry::Error { .. }));
+    assert!(matches!(talk.ending(plain), thread_conversation::Entry::Error { .. }));
     assert_eq!(talk.tokens(&format!("run_{plain}")).concat(), "hello<>\n");
 }
 

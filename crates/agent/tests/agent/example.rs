@@ -1,5 +1,5 @@
 use thread::Queue;
-use thread_agent::conversation::{Entry, Message, Priority};
+use thread_conversation::{Entry, Message, Priority};
 
 pub fn example() -> Result<(), thread::Error> {
     let root = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
 //! Programs that are run once for each message.
 
-use thread_agent::conversation::Entry;
+use thread_conversation::Entry;
 
 use crate::harness::{Talk, lacks};
 
@@ -160,7 +160,7 @@ fn every_event_of_an_attempt_says_which_one_it_is() {
         .events()
         .iter()
         .filter(|event| event.id != id)
-        .map(|event| (event.subtype.clone().unwrap(), thread_agent::conversation::attempt_of(event)))
+        .map(|event| (event.subtype.clone().unwrap(), thread_conversation::attempt_of(event)))
         .collect();
     let attempt =
         |number| ["run", "status", "status", "token", "error"].map(|what| (what.to_owned(), Some(number)));

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use thread_agent::conversation::Entry;
 use thread_agent::processes::Mark;
+use thread_conversation::Entry;
 
 use crate::harness::{PATIENCE, Talk};
 use crate::sub_agents::{WORKS, at_work, nothing_is_left_running, parent, results};

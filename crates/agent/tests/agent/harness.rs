@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use thread::{After, Event, Queue};
-use thread_agent::conversation::{Entry, Message};
 use thread_agent::processes::Mark;
+use thread_conversation::{Entry, Message};
 
 /// How long anything may take before a test gives up on it. Generous: machines are busy.
 pub const PATIENCE: Duration = Duration::from_secs(120);

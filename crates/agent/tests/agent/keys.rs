@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use thread_agent::conversation::Entry;
+use thread_conversation::Entry;
 
 use crate::harness::{ADA, PATIENCE, Talk};
 use crate::sub_agents::{at_work, results};

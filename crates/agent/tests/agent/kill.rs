@@ -3,7 +3,7 @@
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use thread_agent::conversation::{Entry, Priority};
+use thread_conversation::{Entry, Priority};
 
 use crate::harness::{ADA, PATIENCE, Talk, fixture};
 

@@ -1,6 +1,6 @@
 //! Persistent programs that speak lines of JSON.
 
-use thread_agent::conversation::Entry;
+use thread_conversation::Entry;
 
 use crate::harness::{ADA, Talk, fixture};
 

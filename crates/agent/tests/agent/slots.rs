@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use thread_agent::conversation::{Entry, Status};
+use thread_conversation::{Entry, Status};
 
 use crate::harness::{PATIENCE, Talk};
 

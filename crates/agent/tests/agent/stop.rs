@@ -3,7 +3,7 @@
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 
-use thread_agent::conversation::Entry;
+use thread_conversation::Entry;
 
 use crate::failures::{kill_with, times};
 use crate::harness::Talk;

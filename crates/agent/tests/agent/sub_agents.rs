@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use thread_agent::conversation::{Entry, SubAgent};
+use thread_conversation::{Entry, SubAgent};
 
 use crate::harness::{PATIENCE, Talk};
 

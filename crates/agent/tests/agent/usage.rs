@@ -1,6 +1,6 @@
 //! The examples of README.md, run unchanged, with stand-ins for the agents that they name.
 
-use thread_agent::conversation::{Entry, Priority};
+use thread_conversation::{Entry, Priority};
 use thread_testkit::skipped;
 
 use crate::harness::{Talk, lacks};

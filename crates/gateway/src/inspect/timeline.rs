@@ -8,7 +8,7 @@ use serde_json::Value;
 use thread::model::time::{self, Time};
 use thread::queue::{Remaining, Selection};
 use thread::{After, Event, Queue};
-use thread_agent::conversation::{Choice, Entry, is_unreported};
+use thread_conversation::{Choice, Entry, is_unreported};
 
 use super::dto::{Event as Shown, Span, SpanKind, ToolEnd};
 use super::event;

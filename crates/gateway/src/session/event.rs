@@ -9,8 +9,8 @@ use std::sync::{Arc, OnceLock};
 
 use thread::queue::{Remaining, Selection};
 use thread::{After, Event, Filter, Queue};
-use thread_agent::conversation::runs::Noted;
-use thread_agent::conversation::{self, Entry};
+use thread_conversation::Entry;
+use thread_conversation::runs::Noted;
 use thread_sessions::events::{matches_capped, matches_whole};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
@@ -92,7 +92,7 @@ impl SessionEvent {
     /// Errors of the thread.
     pub fn new(queue: &mut Queue, event: Event, large: Option<u64>) -> Result<SessionEvent> {
         let (run_id, entry) = Entry::of(&event);
-        let is_ending = conversation::is_ending(queue, event.id, &entry)?;
+        let is_ending = thread_conversation::is_ending(queue, event.id, &entry)?;
         let ends = entry.ends().filter(|_| is_ending);
         Ok(SessionEvent { event, run_id, entry, ends, large, frames: OnceLock::new() })
     }
@@ -103,7 +103,7 @@ impl SessionEvent {
         let event = new.row(id, "2026-03-18T10:30:00.123Z").to_event();
         let (run_id, entry) = Entry::of(&event);
         let key = new.idempotency_key.as_ref();
-        let ends = entry.ends().filter(|of| key == Some(&conversation::end_key(*of)));
+        let ends = entry.ends().filter(|of| key == Some(&thread_conversation::end_key(*of)));
         SessionEvent { event, run_id, entry, ends, large: None, frames: OnceLock::new() }
     }
 
@@ -190,7 +190,7 @@ pub fn read(
     let mut pending = Vec::with_capacity(rows.len());
     for Read { mut event, mut large, is_pending } in rows {
         if let Some(bytes) = large.filter(|bytes| *bytes <= LONGEST)
-            && conversation::is_ending(queue, event.id, &Entry::of(&event).1)?
+            && thread_conversation::is_ending(queue, event.id, &Entry::of(&event).1)?
         {
             // On a page of its own.
             page.more = true;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use thread::model::subscription::{NO_HANDLER, NewSubscription};
 
 use thread::{NewEvent, Queue};
-use thread_agent::conversation::{Answer, Message, Run, ToolCall};
+use thread_conversation::{Answer, Message, Run, ToolCall};
 
 use super::blocking_pool::Kind;
 use super::cursor::{Cursor, Next};

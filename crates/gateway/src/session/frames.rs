@@ -1,7 +1,7 @@
 //! Stored events as frames.
 
 use serde_json::{Map, Value};
-use thread_agent::conversation::{ClientInput, Entry, Message, attempt_of, is_unreported, shown_call_id};
+use thread_conversation::{ClientInput, Entry, Message, attempt_of, is_unreported, shown_call_id};
 use thread_protocol::Content;
 use thread_protocol::event::{self as frame, Event};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
@@ -161,7 +161,7 @@ fn shown(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option
             payload: sub.payload.clone(),
         }),
         Entry::Permission(asked) => {
-            let choice = |choice: &thread_agent::conversation::Choice| frame::Choice {
+            let choice = |choice: &thread_conversation::Choice| frame::Choice {
                 id: choice.id.clone(),
                 name: choice.name.clone(),
                 kind: choice.kind.clone(),

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use thread::model::filter::Scope;
 use thread::queue::{Remaining, Selection};
 use thread::{After, Event, Filter, Queue};
-use thread_agent::conversation::{ClientInput, Entry, SELF, Status, is_ending};
+use thread_conversation::{ClientInput, Entry, SELF, Status, is_ending};
 use thread_protocol::event::Role;
 use thread_protocol::method::{HistoryEntry, MessageRef};
 use tokio::time::timeout;

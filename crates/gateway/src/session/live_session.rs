@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use thread::Queue;
-use thread_agent::conversation::Entry;
-use thread_agent::conversation::runs::Runs;
+use thread_conversation::Entry;
+use thread_conversation::runs::Runs;
 use tokio::sync::{OnceCell, watch};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 

@@ -25,7 +25,7 @@ use thread::queue::NewThread;
 use thread::queue::{Remaining, Selection};
 use thread::run::stop::Stopping;
 use thread::{After, Error, Event, Filter, NewEvent, Queue};
-use thread_agent::conversation::{self, Entry, Fork, SELF, end_key, ending_of, is_ending};
+use thread_conversation::{Entry, Fork, SELF, end_key, ending_of, is_ending};
 use thread_protocol::method::MessageRef;
 use thread_sessions::root::DELETING;
 
@@ -155,9 +155,9 @@ impl Root {
             if title.is_empty() && said > 0 {
                 title = title_there.to_owned();
             }
-            let mut about = vec![conversation::forked(source, &fork).map_err(Error::from)?];
+            let mut about = vec![thread_conversation::forked(source, &fork).map_err(Error::from)?];
             if !title.is_empty() {
-                about.push(conversation::title(source, &title).map_err(Error::from)?);
+                about.push(thread_conversation::title(source, &title).map_err(Error::from)?);
             }
             said += about.len() as i64;
             new.push_all(&mut |put| put(&about).map(drop))?;

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use thread::Queue;
 use thread::files::JSONL;
 use thread::model::time;
-use thread_agent::conversation::Entry;
+use thread_conversation::Entry;
 
 use super::event::for_each;
 use crate::error::Result;

@@ -15,8 +15,8 @@ use serde_json::json;
 use thread::model::filter::Scope;
 use thread::queue::{Remaining, Selection};
 use thread::{Filter, Queue};
-use thread_agent::conversation::{Entry, shown_call_id};
 use thread_agent::sub_agent::{Sub, threads_in};
+use thread_conversation::{Entry, shown_call_id};
 use thread_protocol::event::SubAgent;
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 

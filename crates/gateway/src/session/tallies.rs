@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use thread::Queue;
-use thread_agent::conversation::Entry;
+use thread_conversation::Entry;
 
 use super::catalogue;
 use super::event::for_each;

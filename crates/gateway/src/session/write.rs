@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use thread::model::key::IdempotencyKey;
 use thread::run::Launcher;
 use thread::{Error, Event, NewEvent, Queue};
-use thread_agent::conversation::{self, Entry, Message, Priority, keys};
+use thread_conversation::{Entry, Message, Priority, keys};
 use thread_protocol::Content;
 use uuid::Uuid;
 
@@ -180,7 +180,7 @@ fn sent_before(stored: &Event, message: &Message) -> Option<String> {
 ///
 /// Errors of the thread.
 pub fn title(queue: &mut Queue, launcher: &Launcher, source: &str, title: &str) -> Result<()> {
-    let event = conversation::title(source, title).map_err(Error::from)?;
+    let event = thread_conversation::title(source, title).map_err(Error::from)?;
     push(queue, launcher, &event)
 }
 
@@ -190,7 +190,7 @@ pub fn title(queue: &mut Queue, launcher: &Launcher, source: &str, title: &str) 
 ///
 /// Errors of the thread.
 pub fn clear(queue: &mut Queue, launcher: &Launcher, source: &str) -> Result<()> {
-    let event = conversation::clear(source).map_err(Error::from)?;
+    let event = thread_conversation::clear(source).map_err(Error::from)?;
     push(queue, launcher, &event)
 }
 
@@ -213,7 +213,7 @@ pub fn permission(
     if !asked.choices.iter().any(|offered| offered == choice) {
         return Err(RequestError::BadParams(format!("the choices are {}", asked.choices.join(", "))));
     }
-    let event = conversation::permission_answer(source, request_id, choice).map_err(Error::from)?;
+    let event = thread_conversation::permission_answer(source, request_id, choice).map_err(Error::from)?;
     push(queue, launcher, &event)
 }
 

@@ -2,7 +2,7 @@
 
 use thread::Error;
 use thread::model::key::{IdempotencyKey, InvalidKey};
-use thread_agent::conversation::Priority;
+use thread_conversation::Priority;
 use thread_protocol::Content;
 use thread_protocol::method::{Acceptance, Accepted, AgentParams};
 

@@ -13,7 +13,7 @@ use thread::model::run::Options;
 use thread::model::subscription::{ConsumerId, NewSubscription};
 use thread::queue::Selection;
 use thread::{After, Filter, Queue};
-use thread_agent::conversation::{Message, Priority, keys};
+use thread_conversation::{Message, Priority, keys};
 use thread_sessions::runs::open_runs;
 use tokio_util::sync::CancellationToken;
 

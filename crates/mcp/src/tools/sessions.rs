@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thread::model::filter::Scope as FilterScope;
 use thread::{Filter, Queue};
-use thread_agent::conversation::{Entry, is_ending, text_of};
+use thread_conversation::{Entry, is_ending, text_of};
 use thread_protocol::method::{DateFilter, SessionList, SessionSummary};
 use thread_sessions::search::search as search_in;
 

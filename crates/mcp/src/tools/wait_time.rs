@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thread::model::filter::Scope as FilterScope;
 use thread::{Filter, Queue};
-use thread_agent::conversation::{Entry, Priority};
+use thread_conversation::{Entry, Priority};
 use thread_sessions::RequestError;
 use thread_sessions::runs::open_runs;
 

@@ -12,7 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use crate::attachments::Attachment;
-use crate::conversation::parts_of;
+use thread_conversation::parts_of;
 
 /// The largest image or recording that is sent, in bytes; larger ones are linked.
 const LONGEST_SENT: u64 = 5 * 1024 * 1024;

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use thread_agent::conversation::ClientInput;
+use thread_conversation::ClientInput;
 use thread_protocol::Content;
 
 use super::translate::Version;

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use thread::model::filter::Scope;
 use thread::{Filter, Queue};
-use thread_agent::conversation::{ClientInput, Entry};
+use thread_conversation::{ClientInput, Entry};
 use thread_protocol::Content;
 use thread_protocol::method::MessageRef;
 

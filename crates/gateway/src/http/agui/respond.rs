@@ -4,12 +4,12 @@ use serde_json::Value;
 use thread::model::filter::Scope;
 use thread::run::Launcher;
 use thread::{Error, Event, Filter, Queue};
-use thread_agent::conversation::runs::{OpenRun, Runs};
-use thread_agent::conversation::{
-    self, ClientInput, Entry, Permission, ToolCall, ToolResult, attempt_of, is_for_client, keys, result_key,
+use thread_agent::store::push_once;
+use thread_conversation::runs::{OpenRun, Runs};
+use thread_conversation::{
+    ClientInput, Entry, Permission, ToolCall, ToolResult, attempt_of, is_for_client, keys, result_key,
     result_of, shown_call_id,
 };
-use thread_agent::store::push_once;
 use thread_protocol::method::MessageRef;
 
 use super::input::{Input, Resume, ResumeStatus, ToolMessage};
@@ -55,7 +55,8 @@ pub fn respond(
     let key = write::continue_key(&input.run_id)?;
     let is_one = |event: &Event| matches!(Entry::of(event).1, Entry::Continued { .. });
     let before = keys::stored_before(queue, &key)?.filter(is_one);
-    let event = conversation::continued(source, &input.run_id, of, shown, rest, key).map_err(Error::from)?;
+    let event =
+        thread_conversation::continued(source, &input.run_id, of, shown, rest, key).map_err(Error::from)?;
     let stored = match before {
         Some(event) => Ok(event.id),
         None => thread::run::push(queue, launcher, &event).map(|pushed| pushed.id),
@@ -156,7 +157,8 @@ pub fn pending_input(queue: &mut Queue, message: i64) -> Result<PendingInput> {
     for asked in &run.open_permissions {
         let asked_at =
             queue.event(asked.event_id)?.and_then(|event| thread::model::time::parse(&event.created_at));
-        let overdue = asked_at.is_some_and(|at| at + conversation::PERMISSION_TIMEOUT < chrono::Utc::now());
+        let overdue =
+            asked_at.is_some_and(|at| at + thread_conversation::PERMISSION_TIMEOUT < chrono::Utc::now());
         if !overdue {
             permissions.insert(asked.request_id.clone());
         }
@@ -176,7 +178,7 @@ fn run_of(queue: &mut Queue, event_id: i64) -> Result<Option<i64>> {
 /// What the agent does not get with an answer to a request for permission: only what has changed since the
 /// message is worth a note. The state is also what the client's changes begin with.
 fn rest(queue: &mut Queue, message: i64, input: &Input) -> Result<ClientInput> {
-    let given = queue.event(message)?.map(|event| conversation::input_of(&event)).unwrap_or_default();
+    let given = queue.event(message)?.map(|event| thread_conversation::input_of(&event)).unwrap_or_default();
     let mut rest = ClientInput::default();
     let changed = input.handed.fields().filter(|(field, value)| given.get(field) != Some(value));
     let reason = "it cannot be handed to a run that has begun";

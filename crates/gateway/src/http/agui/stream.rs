@@ -15,7 +15,7 @@ use futures_util::stream;
 use serde_json::Value;
 use thread::model::filter::Scope;
 use thread::{Filter, Queue};
-use thread_agent::conversation::Entry;
+use thread_conversation::Entry;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 

@@ -12,7 +12,7 @@ use std::hash::{DefaultHasher, Hasher};
 
 use serde_json::{Value, json};
 use thread::model::time;
-use thread_agent::conversation::{
+use thread_conversation::{
     ClientInput, Entry, PERMISSION_TIMEOUT, Permission, SubAgent, ToolCall, ToolResult, attempt_of, input_of,
     is_for_client, is_from_client, parts_of, shown_call_id,
 };
@@ -872,7 +872,7 @@ pub fn camel(field: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thread_agent::conversation::{Answer, Message, ToolCall, ToolResult};
+    use thread_conversation::{Answer, Message, ToolCall, ToolResult};
 
     fn types(version: Version, events: &[thread::NewEvent<'_>]) -> (Vec<String>, Run) {
         let point = (Start::of_message(1), 0);
@@ -888,8 +888,8 @@ mod tests {
         (types, last)
     }
 
-    fn run() -> thread_agent::conversation::Run {
-        thread_agent::conversation::Run { run_id: "r".into(), reply_to: 1, attempt: 1, is_own: false }
+    fn run() -> thread_conversation::Run {
+        thread_conversation::Run { run_id: "r".into(), reply_to: 1, attempt: 1, is_own: false }
     }
 
     fn message() -> thread::NewEvent<'static> {
@@ -948,7 +948,7 @@ mod tests {
             run().started(),
             run().token("m", "a"),
             run().attempt_failed("killed", None),
-            thread_agent::conversation::Run { attempt: 2, ..run() }.started(),
+            thread_conversation::Run { attempt: 2, ..run() }.started(),
             run().token("m2", "b"),
             run().failed("no", ""),
         ];

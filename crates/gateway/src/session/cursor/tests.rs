@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use thread_agent::conversation::{Message, ToolResult};
+use thread_conversation::{Message, ToolResult};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
 use super::*;

@@ -1,4 +1,4 @@
-use thread_agent::conversation::Message;
+use thread_conversation::Message;
 
 use super::*;
 use crate::session::fixture::{Fixture, THEM, run};

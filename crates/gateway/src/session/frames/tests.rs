@@ -1,8 +1,6 @@
 use serde_json::json;
 use thread::NewEvent;
-use thread_agent::conversation::{
-    self, Answer, Choice, Permission, Priority, Status, SubAgent, ToolCall, ToolResult,
-};
+use thread_conversation::{Answer, Choice, Permission, Priority, Status, SubAgent, ToolCall, ToolResult};
 
 use super::*;
 use crate::session::event::LARGE;
@@ -119,24 +117,24 @@ fn each_kind_of_event_has_its_frame() {
     let no_run = |event: NewEvent<'_>, name: &str, payload: Value| {
         assert_eq!(one(&event), Some(frame(name, json!(null), payload)), "{event:?}");
     };
-    let answered = conversation::permission_answer(THEM, "p", "y").unwrap();
+    let answered = thread_conversation::permission_answer(THEM, "p", "y").unwrap();
     no_run(answered, "permission", json!({ "requestId": "p", "choice": "y" }));
-    let title = conversation::title(THEM, &format!(" a\n{}", "b".repeat(300))).unwrap();
+    let title = thread_conversation::title(THEM, &format!(" a\n{}", "b".repeat(300))).unwrap();
     no_run(title, "title", json!({ "title": format!("a {}", "b".repeat(198)) }));
     no_run(
-        conversation::sub_agent(&told),
+        thread_conversation::sub_agent(&told),
         "sub_agent",
         json!({ "parentCallId": "c", "subAgent": "s", "event": "status", "payload": "thinking" }),
     );
-    let unasked = NewEvent::message(conversation::SELF, "by the way").unwrap();
+    let unasked = NewEvent::message(thread_conversation::SELF, "by the way").unwrap();
     no_run(unasked, "message", said("by the way", "event_7"));
 }
 
 #[test]
 fn what_is_the_agents_own_is_shown_to_nobody() {
     for event in [
-        conversation::session("acp", "s", 0),
-        conversation::cancel(THEM, "run_3", "enough").unwrap(),
+        thread_conversation::session("acp", "s", 0),
+        thread_conversation::cancel(THEM, "run_3", "enough").unwrap(),
         NewEvent { source: THEM.into(), ..run(3).started() },
     ] {
         assert_eq!(one(&event), None, "{event:?}");
@@ -190,7 +188,7 @@ fn parts_are_shown_as_parts_and_only_taken_attachments_are_signed() {
     };
     assert!(shown(true, THEM).starts_with(&format!("http://gateway{url}?token=")));
     assert_eq!(shown(false, THEM), url, "any program can push that");
-    assert_eq!(shown(true, conversation::SELF), url, "an agent's");
+    assert_eq!(shown(true, thread_conversation::SELF), url, "an agent's");
 }
 
 #[tokio::test]

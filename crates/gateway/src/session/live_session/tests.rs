@@ -1,4 +1,4 @@
-use thread_agent::conversation::ToolResult;
+use thread_conversation::ToolResult;
 
 use super::*;
 use crate::session::cursor::Cursor;

@@ -1,6 +1,6 @@
 use thread::Filter;
 use thread::model::filter::Scope;
-use thread_agent::conversation::{Message, Priority};
+use thread_conversation::{Message, Priority};
 use thread_sessions::runs::NO_AGENT;
 
 use super::*;

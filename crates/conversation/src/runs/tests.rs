@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::conversation::{Answer, Choice, Message, Permission, ToolCall, ToolResult};
+use crate::{Answer, Choice, Message, Permission, ToolCall, ToolResult};
 
 /// An event as it is fed to [`Runs`].
 #[derive(Debug, Clone)]
