@@ -11,9 +11,6 @@ use thread::{Error, Queue, Result};
 
 use crate::launcher;
 
-/// The default consumer name of an agent.
-pub const CONSUMER: &str = "agent";
-
 /// The events that start an agent: messages from others, and cancel requests.
 pub const FILTER: &str = "type = 'message' AND source <> 'self' OR subtype = 'cancel'";
 
@@ -42,7 +39,7 @@ impl Install {
     /// An agent with the default consumer name and starting point, without options.
     pub fn new(program: Vec<String>, cwd: PathBuf) -> Install {
         Install {
-            consumer: ConsumerId::stored(CONSUMER),
+            consumer: ConsumerId::stored(thread_conversation::CONSUMER),
             options: Vec::new(),
             env_file: None,
             program,

@@ -18,11 +18,11 @@ use thread::queue::Selection;
 use thread::run::{Launcher, push};
 use thread::{After, Error, Event, Filter, Queue, Result};
 
-use crate::install::{CONSUMER, FILTER};
+use crate::install::FILTER;
 use crate::launcher;
 use crate::store::push_once;
 use thread_conversation::{
-    Entry, Message, Run, SubAgent, ToolCall, ToolResult, cancel, ending_of, result_key, sub_agent,
+    CONSUMER, Entry, Message, Run, SubAgent, ToolCall, ToolResult, cancel, ending_of, result_key, sub_agent,
 };
 
 /// The consumer that copies a sub-agent's events.

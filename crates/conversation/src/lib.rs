@@ -41,6 +41,9 @@ use thread::model::key::IdempotencyKey;
 pub use keys::{end_key, ending_of, is_ending, result_key, result_of, sub_key};
 pub use parse::{Entry, attempt_of, input_of, is_for_client, is_from_client, is_unreported};
 
+/// The consumer name of the conversation's agent, unless it is installed under another.
+pub const CONSUMER: &str = "agent";
+
 /// The source of all events written by the agent's side.
 pub const SELF: &str = "self";
 

@@ -7,9 +7,10 @@ use thread::Queue;
 use thread::model::subscription::ConsumerId;
 use thread::run::launcher::is_executable;
 use thread::run::{Launcher, WakeBy};
-use thread_agent::install::{CONSUMER, Install};
+use thread_agent::install::Install;
 use thread_agent::launcher;
 use thread_agent::settings::{Settings, Stay, read_env_file};
+use thread_conversation::CONSUMER;
 
 use crate::error::{Result, StartError};
 

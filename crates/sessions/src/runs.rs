@@ -3,9 +3,8 @@
 use thread::model::filter::Scope;
 use thread::model::subscription::ConsumerId;
 use thread::{Filter, Queue};
-use thread_agent::install::CONSUMER;
 use thread_conversation::runs::{Noted, Runs};
-use thread_conversation::{Entry, is_ending};
+use thread_conversation::{CONSUMER, Entry, is_ending};
 
 use crate::error::Result;
 use crate::events::for_each;

@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use crate::install::{self, CONSUMER, Install};
+use crate::install::{self, Install};
 use crate::settings::{Settings, Stay};
 use clap::{Args, ValueHint};
 use serde_json::json;
 use thread::Error;
 use thread::model::subscription::ConsumerId;
+use thread_conversation::CONSUMER;
 
 use super::{Failure, Globals, Result, current_directory, find_launcher, print};
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::install::{CONSUMER, Install};
+use crate::install::Install;
 use crate::settings::Settings;
 use crate::sub_agent::{self, NewSubAgent, Sub};
 use clap::{Args, ValueHint};
@@ -15,6 +15,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use thread::error::Code;
 use thread::model::subscription::ConsumerId;
 use thread::{LOOK_EVERY, Queue};
+use thread_conversation::CONSUMER;
 
 use super::install::readable;
 use super::serve::ENV_FILE;

@@ -12,7 +12,7 @@ use thread::model::run::{RUNS_KEPT, Run, RunResult};
 use thread::model::subscription::{ConsumerId, Subscription};
 use thread::model::time::{self, Time};
 use thread::pending::CountLimits;
-use thread_agent::install::CONSUMER;
+use thread_conversation::CONSUMER;
 
 use super::dto::{Consumer, ConsumerCounts, Figures, LastRun, RunUnderWay, Settings, State, Summary, Thread};
 use super::rate::Rate;
