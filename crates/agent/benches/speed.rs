@@ -144,7 +144,7 @@ impl Talk {
         loop {
             for event in queue.read(after, None).expect("events") {
                 after = After(event.id);
-                if is_last(&Entry::of(&event).1) {
+                if is_last(&Entry::of(&event)) {
                     return;
                 }
             }

@@ -35,7 +35,7 @@ use crate::protocol::{Output, Protocol};
 use crate::slots::{AgentSlots, Slot, Waiter};
 use crate::store::store;
 use thread_conversation::runs::{Noted, Runs};
-use thread_conversation::{Entry, attempt_of, input_of, is_ending};
+use thread_conversation::{Entry, PermissionAnswer, Record, Session, is_ending};
 
 /// How many pieces of output may wait to be stored.
 const CHANNEL: usize = 64;
@@ -268,8 +268,8 @@ impl Adapter {
                 }
                 std::ops::ControlFlow::Continue(())
             })?;
-            for (event, is_pending) in &page {
-                self.note(event, *is_pending)?;
+            for (event, is_pending) in page {
+                self.note(&Record::of(event), is_pending)?;
             }
             self.seen = selection.after;
             if remaining == Remaining::None {
@@ -288,44 +288,35 @@ impl Adapter {
         Ok(())
     }
 
-    fn note(&mut self, event: &Event, is_pending: bool) -> Result<()> {
-        let (run_id, entry) = Entry::of(event);
-        let is_ending = is_ending(&mut self.queue, event.id, &entry)?;
-        match &entry {
-            Entry::Session { protocol, session_id, cleared }
+    fn note(&mut self, record: &Record, is_pending: bool) -> Result<()> {
+        let id = record.id();
+        let is_ending = is_ending(&mut self.queue, id, &record.entry)?;
+        match &record.entry {
+            Entry::Session(Session { protocol, session_id, cleared })
                 if protocol == self.options.protocol.name() && *cleared >= self.cleared =>
             {
                 self.session = Some(session_id.clone());
             }
-            Entry::Clear if event.id > self.cleared => {
-                self.cleared = event.id;
+            Entry::Clear if id > self.cleared => {
+                self.cleared = id;
                 self.session = None;
             }
-            Entry::PermissionAnswer { request_id, choice } => self.permission_answered(request_id, choice),
-            Entry::ToolCall(call) if self.is_own(event, run_id.as_deref()) => {
-                self.client_called(&call.call_id, event.id);
+            Entry::PermissionAnswer(PermissionAnswer { request_id, choice }) => {
+                self.permission_answered(request_id, choice);
             }
-            Entry::ToolResult(result) if self.is_own(event, run_id.as_deref()) => {
-                self.client_answered(result, &input_of(event));
+            Entry::ToolCall(call) if self.is_own(record) => self.client_called(&call.call_id, id),
+            Entry::ToolResult(result) if self.is_own(record) => {
+                self.client_answered(result, &record.input());
             }
             _ => {}
         }
-        self.runs.note(Noted {
-            id: event.id,
-            created_at: &event.created_at,
-            source: &event.source,
-            run_id: run_id.as_deref(),
-            entry: &entry,
-            is_pending,
-            is_ending,
-        });
+        self.runs.note(Noted { record, is_pending, is_ending });
         Ok(())
     }
 
     /// Whether an event belongs to the attempt that is running.
-    fn is_own(&self, event: &Event, run_id: Option<&str>) -> bool {
-        let run = self.attempt.as_ref().map(|attempt| &attempt.run);
-        run.is_some_and(|run| Some(&*run.run_id) == run_id && Some(run.attempt) == attempt_of(event))
+    fn is_own(&self, record: &Record) -> bool {
+        self.attempt.as_ref().is_some_and(|attempt| record.is_of(&attempt.run))
     }
 
     /// Stores the events in the outbox that are due. Returns whether there were any.
@@ -543,9 +534,9 @@ fn last_session(queue: &mut Queue, protocol: &str, newest: i64) -> Result<Option
     let filter = Filter::new("source = 'self' AND subtype = 'session'", Scope::Reading)?;
     let after = queue.start_of_tail(filter.as_ref(), 0, 1)?;
     let found = queue.read(After(after), filter.as_ref())?;
-    Ok(found.iter().rev().find_map(|event| match Entry::of(event).1 {
-        Entry::Session { protocol: of, session_id, cleared } if of == protocol && cleared >= newest => {
-            Some(session_id)
+    Ok(found.iter().rev().find_map(|event| match Entry::of(event) {
+        Entry::Session(session) if session.protocol == protocol && session.cleared >= newest => {
+            Some(session.session_id)
         }
         _ => None,
     }))

@@ -22,7 +22,8 @@ use crate::install::FILTER;
 use crate::launcher;
 use crate::store::push_once;
 use thread_conversation::{
-    CONSUMER, Entry, Message, Run, SubAgent, ToolCall, ToolResult, cancel, ending_of, result_key, sub_agent,
+    CONSUMER, Entry, Message, Record, Run, SubAgent, ToolCall, ToolResult, cancel, ending_of, result_key,
+    sub_agent,
 };
 
 /// The consumer that copies a sub-agent's events.
@@ -88,8 +89,10 @@ pub struct Sub {
 pub fn current_run(queue: &mut Queue) -> Result<Option<(String, u64)>> {
     let runs = Filter::new("source = 'self' AND subtype = 'run'", thread::model::filter::Scope::Reading)?;
     let after = queue.start_of_tail(runs.as_ref(), 0, 1)?;
-    Ok(queue.read(After(after), runs.as_ref())?.last().and_then(|event| match Entry::of(event) {
-        (Some(run_id), Entry::RunStarted { attempt, .. }) => Some((run_id, attempt)),
+    Ok(queue.read(After(after), runs.as_ref())?.pop().and_then(|event| match Record::of(event) {
+        Record { run_id: Some(run_id), entry: Entry::RunStarted { attempt, .. }, .. } => {
+            Some((run_id, attempt))
+        }
         _ => None,
     }))
 }
@@ -193,7 +196,7 @@ impl Sub {
         let id = dir.file_name().map(|name| name.to_string_lossy().into_owned()).ok_or_else(none)?;
         let parent = dir.parent().and_then(Path::parent).ok_or_else(none)?.to_owned();
         let task = queue.event(TASK)?;
-        let Some((_, Entry::Message(task))) = task.as_ref().map(Entry::of) else { return Err(none()) };
+        let Some(Entry::Message(task)) = task.as_ref().map(Entry::of) else { return Err(none()) };
         let text = |key: &str| task.other.get(key).and_then(Value::as_str).map(str::to_owned);
         Ok(Sub {
             name: text("sub_agent_name").ok_or_else(none)?,
@@ -238,7 +241,7 @@ impl Sub {
 
     /// Returns how it ended, `None` if it has not: its answer, or why there is none.
     pub fn ending(&self, queue: &mut Queue) -> Result<Option<std::result::Result<String, String>>> {
-        Ok(ending_of(queue, TASK)?.and_then(|event| match Entry::of(&event).1 {
+        Ok(ending_of(queue, TASK)?.and_then(|event| match Entry::of(&event) {
             Entry::Answer { answer, .. } => Some(Ok(answer.content)),
             Entry::Error { error, .. } => Some(Err(error)),
             Entry::Cancelled { why, .. } => Some(Err(format!("cancelled: {why}"))),
@@ -311,7 +314,7 @@ impl Sub {
 
     fn copy_of(&self, event: &Event) -> Option<thread::NewEvent<'static>> {
         let object = || serde_json::from_str::<Value>(&event.content).unwrap_or_default();
-        let (name, payload) = match Entry::of(event).1 {
+        let (name, payload) = match Entry::of(event) {
             Entry::ToolCall(_) => ("tool_call", object()),
             Entry::ToolResult(_) => ("tool_result", object()),
             Entry::Status(status) => ("status", status.as_str().into()),

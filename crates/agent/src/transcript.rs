@@ -65,7 +65,7 @@ pub fn transcript(
             if said.len() == most || bytes >= BYTES {
                 break;
             }
-            let role = match Entry::of(&event).1 {
+            let role = match Entry::of(&event) {
                 Entry::Message(_) => Role::User,
                 _ => Role::Assistant,
             };

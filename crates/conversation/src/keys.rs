@@ -8,7 +8,7 @@
 use thread::model::key::{IdempotencyKey, InvalidKey};
 use thread::{Error, Event, NewEvent, Queue, Result};
 
-use super::{Entry, Run, attempt_of};
+use crate::{Entry, Record, Run};
 
 /// The key of the ending of the run that answers this event.
 pub fn end_key(event_id: i64) -> IdempotencyKey<'static> {
@@ -96,7 +96,7 @@ pub fn ending_of(queue: &mut Queue, of: i64) -> Result<Option<Event>> {
 
 /// Whether an event has the form of an ending of the run that answers event `of`. What was there before that is none.
 fn ends(event: &Event, of: i64) -> bool {
-    event.id > of && Entry::of(event).1.ends() == Some(of)
+    event.id > of && Entry::of(event).ends() == Some(of)
 }
 
 /// The newest result of a call that is stored under its key.
@@ -106,7 +106,7 @@ fn ends(event: &Event, of: i64) -> bool {
 /// Those of the database.
 pub fn result_of(queue: &mut Queue, key: &IdempotencyKey<'_>, call_id: &str) -> Result<Option<i64>> {
     for id in stored_under(queue, key)?.into_iter().rev() {
-        let entry = queue.event(id)?.map(|event| Entry::of(&event).1);
+        let entry = queue.event(id)?.map(|event| Entry::of(&event));
         if matches!(entry, Some(Entry::ToolResult(result)) if result.call_id == call_id) {
             return Ok(Some(id));
         }
@@ -116,8 +116,8 @@ pub fn result_of(queue: &mut Queue, key: &IdempotencyKey<'_>, call_id: &str) -> 
 
 /// Whether `stored` is what `event` would be, stored first by another process: there is only one.
 pub fn stands_for(stored: &Event, event: &NewEvent<'_>) -> bool {
-    let new = entry_of(event).1;
-    match (Entry::of(stored).1, &new) {
+    let new = record_of(event).entry;
+    match (Entry::of(stored), &new) {
         _ if new.ends().is_some_and(|of| ends(stored, of)) => true,
         (Entry::ToolResult(stored), Entry::ToolResult(new)) => stored.call_id == new.call_id,
         (Entry::SubAgent(stored), Entry::SubAgent(new)) => {
@@ -146,9 +146,8 @@ pub fn instead(event: NewEvent<'static>, holder: &Event) -> Result<Option<NewEve
         Ok(spare) if !is_spare => spare,
         _ => return Err(Error::KeyConflict { key: key.to_string(), id: holder.id }),
     };
-    let (run_id, entry) = entry_of(&event);
+    let Record { run_id, attempt, entry, .. } = record_of(&event);
     let Some(of) = entry.ends() else { return Ok(Some(event.keyed(spare))) };
-    let attempt = attempt_of(&event.row(i64::MAX, "").to_event()).unwrap_or(0);
     let is_own = matches!(
         entry,
         Entry::Answer { began: Some(_), .. }
@@ -167,7 +166,7 @@ pub fn instead(event: NewEvent<'static>, holder: &Event) -> Result<Option<NewEve
     Ok(Some(run.failed(&error, &partial).keyed(spare)))
 }
 
-/// The meaning that an event will have.
-fn entry_of(event: &NewEvent<'_>) -> (Option<String>, Entry) {
-    Entry::of(&event.row(i64::MAX, "").to_event())
+/// An event as it will be stored.
+fn record_of(event: &NewEvent<'_>) -> Record {
+    Record::of(event.row(i64::MAX, "").to_event())
 }

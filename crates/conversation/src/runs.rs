@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Entry, Priority, Run};
+use crate::{Entry, PermissionAnswer, Priority, Record, Run};
 
 /// A run that has no ending yet: of a message, or one that the agent began itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,16 +112,12 @@ pub enum Next {
 }
 
 /// An event, with what [`Runs`] needs to know about it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct Noted<'e> {
-    pub id: i64,
-    pub created_at: &'e str,
-    pub source: &'e str,
-    pub run_id: Option<&'e str>,
-    pub entry: &'e Entry,
+    pub record: &'e Record,
     /// Whether it matches the consumer's filter. A message that does not begins no run.
     pub is_pending: bool,
-    /// Whether it is the ending it looks like: see [`is_ending`](super::is_ending).
+    /// Whether it is the ending it looks like: see [`is_ending`](crate::is_ending).
     pub is_ending: bool,
 }
 
@@ -143,7 +139,9 @@ impl Runs {
 
     /// Processes the next event. Tokens, thinking and status may be left out: they change nothing.
     pub fn note(&mut self, noted: Noted<'_>) {
-        let Noted { id, created_at, source, run_id, entry, is_pending, is_ending } = noted;
+        let Noted { record: Record { event, run_id, entry, .. }, is_pending, is_ending } = noted;
+        let (id, created_at, source, run_id) =
+            (event.id, &*event.created_at, &*event.source, run_id.as_deref());
         if id <= self.cursor {
             return;
         }
@@ -203,7 +201,7 @@ impl Runs {
                     });
                 }
             }
-            Entry::PermissionAnswer { request_id, choice } => {
+            Entry::PermissionAnswer(PermissionAnswer { request_id, choice }) => {
                 for run in self.open.values_mut() {
                     run.open_permissions
                         .retain(|asked| asked.request_id != *request_id || !asked.choices.contains(choice));

@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use serde_json::json;
 use thread::Event;
 
 use super::*;
@@ -7,8 +8,13 @@ fn stored(event: &NewEvent<'_>, id: i64) -> Event {
     event.row(id, "2026-03-18T10:30:00.123Z").to_event()
 }
 
+fn record(event: &NewEvent<'_>) -> Record {
+    Record::of(stored(event, 7))
+}
+
 fn read(event: &NewEvent<'_>) -> (Option<String>, Entry) {
-    Entry::of(&stored(event, 7))
+    let Record { run_id, entry, .. } = record(event);
+    (run_id, entry)
 }
 
 fn run() -> Run {
@@ -104,12 +110,12 @@ fn everything_a_run_writes_reads_back() {
         (run().permission(&asked), Entry::Permission(asked), true),
         (
             permission_answer("x", "p", "y").unwrap(),
-            Entry::PermissionAnswer { request_id: "p".into(), choice: "y".into() },
+            Entry::PermissionAnswer(PermissionAnswer { request_id: "p".into(), choice: "y".into() }),
             false,
         ),
         (
             session("acp", "s1", 7),
-            Entry::Session { protocol: "acp".into(), session_id: "s1".into(), cleared: 7 },
+            Entry::Session(Session { protocol: "acp".into(), session_id: "s1".into(), cleared: 7 }),
             false,
         ),
         (
@@ -123,7 +129,7 @@ fn everything_a_run_writes_reads_back() {
     ] {
         assert_eq!(read(&event), (in_run.then(|| "r".to_owned()), entry), "{event:?}");
         let by_agent = event.source == SELF && event.subtype.as_deref() != Some("session");
-        assert_eq!(attempt_of(&stored(&event, 7)), by_agent.then_some(2), "{event:?}");
+        assert_eq!(record(&event).attempt, if by_agent { 2 } else { 0 }, "{event:?}");
     }
 }
 
@@ -133,7 +139,7 @@ fn what_a_client_hands_over_and_answers_is_known_as_such() {
     let given = input(json!({ "tools": [{ "name": "color" }, 1], "state": 2, "other": 3 }));
     let other = Map::from_iter([(ClientInput::KEY.to_owned(), Value::Object(given.0.clone()))]);
     let event = Message { other, ..Message::text("hi") }.event("external:web:a:dm:b:c").unwrap();
-    assert_eq!(input_of(&stored(&event, 7)), given);
+    assert_eq!(record(&event).input(), given);
     assert_eq!(given.tools().collect::<Vec<_>>(), ["color"]);
     assert_eq!(given.fields().map(|(field, _)| field).collect::<Vec<_>>(), ["tools", "state"]);
     let call = ToolCall::new("c", "color", Value::Null);
@@ -144,16 +150,16 @@ fn what_a_client_hands_over_and_answers_is_known_as_such() {
         (run().tool_result(&result), false),
         (run().client_tool_result("web", &result, given.clone()), true),
     ] {
-        let event = stored(&event, 7);
-        assert_eq!(is_for_client(&event) || is_from_client(&event), is_clients, "{event:?}");
-        assert_eq!(attempt_of(&event), Some(2));
-        assert!(!is_unreported(&event));
+        let record = record(&event);
+        assert_eq!(record.for_client || record.from_client, is_clients, "{event:?}");
+        assert_eq!((record.attempt, record.shown_call_id().as_deref()), (2, Some("c.2")));
+        assert!(!record.unreported);
     }
-    assert!(is_unreported(&stored(&run().unreported_result(&result), 7)));
+    assert!(record(&run().unreported_result(&result)).unreported);
     // Nobody else can say so.
     let pushed = NewEvent::new("external:x", "record", Some("toolresult".into()), "{}").unwrap();
     let pushed = pushed.with_metadata(r#"{"client":"web","for_client":true}"#).unwrap();
-    assert!(!is_for_client(&stored(&pushed, 7)) && !is_from_client(&stored(&pushed, 7)));
+    assert!(!record(&pushed).for_client && !record(&pushed).from_client);
     assert_eq!(
         ["c", "c", "c.2"],
         [0, 1, 2].map(|attempt| shown_call_id("c", attempt)).each_ref().map(|id| &**id)
@@ -194,9 +200,9 @@ fn of_a_result_that_is_too_long_the_beginning_is_kept_with_a_note() {
 #[test]
 fn an_event_outside_of_any_attempt_says_none() {
     let queued = Run { attempt: 0, ..run() }.cancelled("x", "");
-    assert_eq!(attempt_of(&stored(&queued, 7)), None);
+    assert_eq!(record(&queued).attempt, 0);
     let theirs = Message { other: Map::from_iter([("attempt".to_owned(), 5.into())]), ..Message::text("x") };
-    assert_eq!(attempt_of(&stored(&theirs.event("external:x").unwrap(), 7)), None);
+    assert_eq!(record(&theirs.event("external:x").unwrap()).attempt, 0);
 }
 
 #[test]
@@ -248,7 +254,162 @@ proptest! {
         ),
     ) {
         let event = Event { id: 1, created_at: String::new(), source, kind, subtype, content, metadata };
-        let (_, entry) = Entry::of(&event);
+        let entry = Entry::of(&event);
         prop_assert!(event.source == "self" || entry.ends().is_none());
     }
+}
+
+/// The log and readers that are not Rust get these bytes.
+#[test]
+fn each_event_is_written_with_its_keys_in_this_order() {
+    let own = Run { is_own: true, ..run() };
+    let input = |json: Value| ClientInput(json.as_object().unwrap().clone());
+    let call = ToolCall {
+        title: Some("t".into()),
+        kind: Some("k".into()),
+        locations: json!([{ "path": "p" }]),
+        ..ToolCall::new("c", "ls", json!({ "z": 1, "a": 1.5 }))
+    };
+    let result = ToolResult { content: json!([1]), ..ToolResult::new("c", "ls", Ok(Value::Null)) };
+    let answer = Answer {
+        content: "all".into(),
+        message_id: Some("m".into()),
+        total_tokens: Some(5),
+        latency_ms: Some(9),
+        stage: Some("s".into()),
+    };
+    let asked = Permission {
+        request_id: "p".into(),
+        title: "may I".into(),
+        call_id: None,
+        arguments: Value::Null,
+        details: String::new(),
+        choices: vec![Choice { id: "y".into(), name: "Yes".into(), kind: "allow_once".into() }],
+    };
+    let told = SubAgent {
+        parent_call_id: "c".into(),
+        attempt: 2,
+        sub_agent: "s".into(),
+        sub_event_id: 4,
+        event: "status".into(),
+        payload: Value::Null,
+    };
+    let other = json!({ "run_id": "x", "free": 1, "resume": false, "reply_to": 3 });
+    let message = Message {
+        message_id: Some("m".into()),
+        run_id: Some("r".into()),
+        priority: Priority::Later,
+        client: Some("c".into()),
+        resume: true,
+        other: other.as_object().unwrap().clone(),
+        ..Message::text("hi")
+    };
+    let fork = Fork { session_id: "s".into(), title: "Fish".into(), before: None };
+    let state = input(json!({ "state": 1 }));
+    for (event, content, metadata) in [
+        (
+            run().started(),
+            r#"{"status":"started","attempt":2}"#,
+            r#"{"run_id":"r","attempt":2,"reply_to":3}"#,
+        ),
+        (own.started(), r#"{"status":"started","attempt":2}"#, r#"{"run_id":"r","attempt":2}"#),
+        (run().token("m", "x"), "x", r#"{"run_id":"r","attempt":2,"message_id":"m"}"#),
+        (
+            run().client_tool_call(&call),
+            r#"{"call_id":"c","name":"ls","arguments":{"z":1,"a":1.5},"title":"t","kind":"k","locations":[{"path":"p"}]}"#,
+            r#"{"run_id":"r","attempt":2,"for_client":true}"#,
+        ),
+        (
+            run().tool_call(&ToolCall::new("c", "", Value::Null)),
+            r#"{"call_id":"c","name":"","arguments":null}"#,
+            r#"{"run_id":"r","attempt":2}"#,
+        ),
+        (
+            run().client_tool_result("web", &result, state.clone()),
+            r#"{"call_id":"c","name":"ls","result":null,"content":[1]}"#,
+            r#"{"run_id":"r","attempt":2,"client":"web","run_input":{"state":1}}"#,
+        ),
+        (
+            run().unreported_result(&ToolResult::new("c", "", Err("no".into()))),
+            r#"{"call_id":"c","error":"no"}"#,
+            r#"{"run_id":"r","attempt":2,"unreported":true}"#,
+        ),
+        (
+            run().answer(&answer),
+            "all",
+            r#"{"run_id":"r","attempt":2,"message_id":"m","reply_to":3,"total_tokens":5,"latency_ms":9,"stage":"s"}"#,
+        ),
+        (
+            own.failed("oh", "so"),
+            r#"{"error":"oh","retryable":false}"#,
+            r#"{"run_id":"r","attempt":2,"began":3,"partial":"so"}"#,
+        ),
+        (
+            run().attempt_failed("oh", Some(9)),
+            r#"{"error":"oh","retryable":true}"#,
+            r#"{"run_id":"r","attempt":2,"reply_to":3,"interrupted_by":9}"#,
+        ),
+        (
+            run().permission(&asked),
+            r#"{"request_id":"p","title":"may I","call_id":null,"arguments":null,"details":"","choices":[{"id":"y","name":"Yes","kind":"allow_once"}]}"#,
+            r#"{"run_id":"r","attempt":2}"#,
+        ),
+        (permission_answer("x", "p", "y").unwrap(), r#"{"request_id":"p","choice":"y"}"#, ""),
+        (session("acp", "s", 0), r#"{"protocol":"acp","session_id":"s"}"#, ""),
+        (session("acp", "s", 7), r#"{"protocol":"acp","session_id":"s","cleared":7}"#, ""),
+        (forked("x", &fork).unwrap(), r#"{"session_id":"s","title":"Fish","before":null}"#, ""),
+        (
+            continued("x", "r", 3, 5, state, end_key(3)).unwrap(),
+            "",
+            r#"{"run_id":"r","reply_to":3,"after":5,"run_input":{"state":1}}"#,
+        ),
+        (
+            sub_agent(&told),
+            r#"{"event":"status","payload":null}"#,
+            r#"{"parent_call_id":"c","sub_agent":"s","sub_event_id":4,"attempt":2}"#,
+        ),
+        (
+            message.event("x").unwrap(),
+            "hi",
+            r#"{"run_id":"r","message_id":"m","priority":"later","client":"c","resume":true,"free":1,"reply_to":3}"#,
+        ),
+        (Message::text("hi").event("x").unwrap(), "hi", ""),
+    ] {
+        assert_eq!((&*event.content, event.metadata.as_deref().unwrap_or_default()), (content, metadata));
+    }
+}
+
+#[test]
+fn what_has_another_type_counts_as_not_given() {
+    let read = |subtype: &str, content: &str, metadata: &str| {
+        let event =
+            NewEvent::new(SELF, "record", Some(subtype.to_owned().into()), content.to_owned()).unwrap();
+        record(&event.with_metadata(metadata).unwrap())
+    };
+    let call = r#"{"call_id":"c","name":5,"title":{},"kind":null,"locations":"x","free":1}"#;
+    let metadata = r#"{"run_id":5,"attempt":-1,"for_client":"true","reply_to":"7","message_id":""}"#;
+    let record = read("toolcall", call, metadata);
+    assert_eq!(record.entry, Entry::ToolCall(ToolCall::new("c", "", Value::Null)));
+    assert_eq!((record.run_id, record.attempt, record.for_client), (None, 0, true));
+    let result = |content| match read("toolresult", content, "{}").entry {
+        Entry::ToolResult(result) => Some(result.outcome),
+        _ => None,
+    };
+    assert_eq!(result(r#"{"call_id":"c","error":null,"content":5}"#), Some(Ok(Value::Null)));
+    assert_eq!(result(r#"{"call_id":"c","error":{"a":1},"result":2}"#), Some(Err(r#"{"a":1}"#.into())));
+    assert_eq!(result(r#"{"call_id":5}"#), None);
+    assert_eq!(result(r#"["c"]"#), None);
+    let choices =
+        r#"{"request_id":"p","choices":[5,["a","b","c"],{"id":"a"},{"id":"a","name":"b","kind":5}]}"#;
+    let Entry::Permission(asked) = read("permission", choices, "{}").entry else { panic!() };
+    assert_eq!(asked.choices, [Choice { id: "a".into(), name: "b".into(), kind: String::new() }]);
+    assert_eq!(read("permission", r#"{"request_id":"p","choices":{}}"#, "{}").entry, Entry::Other);
+    assert!(matches!(
+        read("error", r#"{"error":5,"retryable":"true"}"#, r#"{"reply_to":"7","began":{}}"#).entry,
+        Entry::Error { error, retryable: false, reply_to: Some(7), began: None, .. } if error.is_empty()
+    ));
+    assert_eq!(read("error", "[]", "{}").entry, Entry::Other);
+    // The last of two keys counts.
+    let twice = r#"{"call_id":"a","call_id":"b"}"#;
+    assert!(matches!(read("toolcall", twice, "{}").entry, Entry::ToolCall(call) if call.call_id == "b"));
 }

@@ -72,7 +72,7 @@ fn continued_by(queue: &mut Queue, run_id: &str) -> Result<Option<i64>> {
     let key = continue_key(run_id)?;
     let event = queue.id_of_key(&key)?.map(|id| queue.event(id)).transpose()?.flatten();
     let events = [event, keys::stored_before(queue, &key)?];
-    Ok(events.into_iter().flatten().find_map(|event| match Entry::of(&event).1 {
+    Ok(events.into_iter().flatten().find_map(|event| match Entry::of(&event) {
         Entry::Continued { reply_to, .. } => Some(reply_to),
         _ => None,
     }))

@@ -72,14 +72,14 @@ impl Summary {
         let mut selection = Selection { after: self.upto, limit: None, filter };
         while queue.read_page_capped(&mut selection, LARGE, &mut |capped| {
             let event = capped.row.to_event();
-            match Entry::of(&event).1 {
+            match Entry::of(&event) {
                 Entry::Title(title) => {
                     self.given = Some(beginning(&title, excerpt::TITLE)).filter(|title| !title.is_empty())
                 }
                 Entry::Forked(Fork { session_id, title, before }) => {
                     self.forked_from = Some(ForkedFrom { session_id, title, before, seq: event.id });
                 }
-                Entry::Error { .. } => failure = Some((event.id, Entry::of(&event).1)),
+                Entry::Error { .. } => failure = Some((event.id, Entry::of(&event))),
                 Entry::Message(_) | Entry::Answer { .. } => {
                     (self.failed, failure) = (false, None);
                     self.messages += 1;

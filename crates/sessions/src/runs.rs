@@ -4,7 +4,7 @@ use thread::model::filter::Scope;
 use thread::model::subscription::ConsumerId;
 use thread::{Filter, Queue};
 use thread_conversation::runs::{Noted, Runs};
-use thread_conversation::{CONSUMER, Entry, is_ending};
+use thread_conversation::{CONSUMER, Record, is_ending};
 
 use crate::error::Result;
 use crate::events::for_each;
@@ -73,17 +73,9 @@ pub fn open_runs(queue: &mut Queue) -> Result<(AgentView, Runs, i64)> {
         return Ok((view, runs, newest));
     }
     let upto = for_each(queue, view.cursor, STATE_EVENTS, view.filter(), &mut |queue, event, is_pending| {
-        let (run_id, entry) = Entry::of(&event);
-        let is_ending = is_ending(queue, event.id, &entry)?;
-        runs.note(Noted {
-            id: event.id,
-            created_at: &event.created_at,
-            source: &event.source,
-            run_id: run_id.as_deref(),
-            entry: &entry,
-            is_pending,
-            is_ending,
-        });
+        let record = Record::of(event);
+        let is_ending = is_ending(queue, record.id(), &record.entry)?;
+        runs.note(Noted { record: &record, is_pending, is_ending });
         Ok(())
     })?;
     Ok((view, runs, upto))

@@ -134,7 +134,7 @@ fn text_of(capped: &CappedRow<'_>) -> String {
         return Content::stored(&String::from_utf8_lossy(capped.row.content)).text();
     }
     let mut texts = Vec::new();
-    match Entry::of(&capped.row.to_event()).1 {
+    match Entry::of(&capped.row.to_event()) {
         Entry::ToolCall(call) => {
             texts.push(call.name);
             strings(call.arguments, &mut texts);

@@ -446,7 +446,7 @@ impl Adapter {
         let written_as = message_id_of(run);
         while text.len() < MAX_PARTIAL
             && self.queue.read_page(&mut selection, &mut |row| {
-                if let Entry::Token { text: piece, message_id } = Entry::of(&row.to_event()).1
+                if let Entry::Token { text: piece, message_id } = Entry::of(&row.to_event())
                     && message_id.as_ref() == Some(&written_as)
                 {
                     text.push_str(&piece);
@@ -572,7 +572,7 @@ impl Adapter {
         if let Some(event) = &event {
             event.row().write_json(&mut json);
         }
-        let message = match event.as_ref().map(|event| Entry::of(event).1) {
+        let message = match event.as_ref().map(|event| Entry::of(event)) {
             Some(Entry::Message(message)) => message,
             _ => Message::default(),
         };

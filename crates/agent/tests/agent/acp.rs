@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use thread_conversation::{Entry, is_unreported};
+use thread_conversation::{Entry, Record};
 use thread_testkit::{clients, missing};
 
 use serde_json::json;
@@ -183,7 +183,7 @@ fn a_call_is_stored_when_its_details_are_known_or_it_begins_and_is_corrected() {
     );
     // Only the last was not the program's.
     let events = talk.events().into_iter().filter(|event| event.subtype.as_deref() == Some("toolresult"));
-    assert_eq!(events.map(|event| is_unreported(&event)).collect::<Vec<_>>(), [false, false, true]);
+    assert_eq!(events.map(|event| Record::of(event).unreported).collect::<Vec<_>>(), [false, false, true]);
     assert_eq!(talk.is_settled(), Ok(()));
 }
 

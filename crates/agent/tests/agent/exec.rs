@@ -1,6 +1,6 @@
 //! Programs that are run once for each message.
 
-use thread_conversation::Entry;
+use thread_conversation::{Entry, Record};
 
 use crate::harness::{Talk, lacks};
 
@@ -156,14 +156,14 @@ fn every_event_of_an_attempt_says_which_one_it_is() {
     let talk = Talk::with(&["--attempts", "2"], &["sh", "-c", "echo part; exit 3"]);
     let id = talk.say("x");
     talk.ending(id);
-    let told: Vec<(String, Option<u64>)> = talk
+    let told: Vec<(String, u64)> = talk
         .events()
-        .iter()
+        .into_iter()
         .filter(|event| event.id != id)
-        .map(|event| (event.subtype.clone().unwrap(), thread_conversation::attempt_of(event)))
+        .map(|event| (event.subtype.clone().unwrap(), Record::of(event).attempt))
         .collect();
     let attempt =
-        |number| ["run", "status", "status", "token", "error"].map(|what| (what.to_owned(), Some(number)));
+        |number| ["run", "status", "status", "token", "error"].map(|what| (what.to_owned(), number));
     assert_eq!(told, [attempt(1), attempt(2)].concat());
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use thread::{After, Event, Queue};
 use thread_agent::processes::Mark;
-use thread_conversation::{Entry, Message};
+use thread_conversation::{Entry, Message, Record};
 
 /// How long anything may take before a test gives up on it. Generous: machines are busy.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -165,11 +165,11 @@ impl Talk {
 
     /// All events, parsed, with their ids and run ids.
     pub fn entries(&self) -> Vec<(i64, Option<String>, Entry)> {
-        let entry = |event: &Event| {
-            let (run_id, entry) = Entry::of(event);
+        let entry = |event: Event| {
+            let Record { event, run_id, entry, .. } = Record::of(event);
             (event.id, run_id, entry)
         };
-        self.events().iter().map(entry).collect()
+        self.events().into_iter().map(entry).collect()
     }
 
     /// Waits until `is_so` returns something about the conversation.

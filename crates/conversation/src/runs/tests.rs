@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use thread::Event;
 
 use super::*;
 use crate::{Answer, Choice, Message, Permission, ToolCall, ToolResult};
@@ -6,26 +7,14 @@ use crate::{Answer, Choice, Message, Permission, ToolCall, ToolResult};
 /// An event as it is fed to [`Runs`].
 #[derive(Debug, Clone)]
 struct Stored {
-    id: i64,
-    created_at: String,
-    source: &'static str,
-    run_id: Option<String>,
-    entry: Entry,
+    record: Record,
     is_pending: bool,
     is_ending: bool,
 }
 
 fn feed(runs: &mut Runs, events: &[Stored]) {
-    for event in events {
-        runs.note(Noted {
-            id: event.id,
-            created_at: &event.created_at,
-            source: event.source,
-            run_id: event.run_id.as_deref(),
-            entry: &event.entry,
-            is_pending: event.is_pending,
-            is_ending: event.is_ending,
-        });
+    for Stored { record, is_pending, is_ending } in events {
+        runs.note(Noted { record, is_pending: *is_pending, is_ending: *is_ending });
     }
 }
 
@@ -38,7 +27,7 @@ struct Talk {
 
 impl Talk {
     fn newest(&self) -> i64 {
-        self.events.last().map_or(0, |event| event.id)
+        self.events.last().map_or(0, |event| event.record.id())
     }
 
     fn note(&mut self, run_id: Option<String>, entry: Entry, is_pending: bool) -> i64 {
@@ -48,9 +37,17 @@ impl Talk {
 
     fn store(&mut self, run_id: Option<String>, entry: Entry, is_pending: bool, is_ending: bool) -> i64 {
         let id = self.newest() + 1;
-        let source = if is_pending { "them" } else { "self" };
-        let created_at = format!("second {id}");
-        self.events.push(Stored { id, created_at, source, run_id, entry, is_pending, is_ending });
+        let event = Event {
+            id,
+            created_at: format!("second {id}"),
+            source: if is_pending { "them" } else { "self" }.to_owned(),
+            kind: "record".into(),
+            subtype: None,
+            content: String::new(),
+            metadata: None,
+        };
+        let record = Record { run_id, entry, ..Record::of(event) };
+        self.events.push(Stored { record, is_pending, is_ending });
         feed(&mut self.runs, &self.events[self.events.len() - 1..]);
         id
     }
@@ -340,7 +337,7 @@ fn a_request_for_permission_is_open_until_its_answer_or_the_end_of_the_attempt()
     };
     let answer = |talk: &mut Talk, request_id: &str, choice: &str| {
         let (request_id, choice) = (request_id.to_owned(), choice.to_owned());
-        talk.note(None, Entry::PermissionAnswer { request_id, choice }, false);
+        talk.note(None, Entry::PermissionAnswer(PermissionAnswer { request_id, choice }), false);
     };
     let open = |talk: &Talk| -> Vec<i64> {
         talk.runs.active().unwrap().open_permissions.iter().map(|asked| asked.event_id).collect()
@@ -547,7 +544,7 @@ proptest! {
             rest = after;
             // The agent moves the cursor, or somebody sets it forward.
             cursor = match (acknowledge, page.last()) {
-                (0, Some(last)) => last.id,
+                (0, Some(last)) => last.record.id(),
                 (1 | 2, _) => paged.acknowledge().unwrap_or(cursor),
                 _ => cursor,
             };
@@ -571,7 +568,7 @@ proptest! {
         let (mut said, mut begun) = (Vec::new(), Vec::new());
         for act in acts {
             talk.act(act, &mut said, &mut begun);
-            let keyed = |id: i64| talk.events.iter().any(|e| e.is_ending && e.entry.ends() == Some(id));
+            let keyed = |id: i64| talk.events.iter().any(|e| e.is_ending && e.record.entry.ends() == Some(id));
             for (id, _) in &said {
                 prop_assert_eq!(talk.runs.get(*id).is_none(), keyed(*id));
             }

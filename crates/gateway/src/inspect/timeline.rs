@@ -8,7 +8,7 @@ use serde_json::Value;
 use thread::model::time::{self, Time};
 use thread::queue::{Remaining, Selection};
 use thread::{After, Event, Queue};
-use thread_conversation::{Choice, Entry, is_unreported};
+use thread_conversation::{Choice, Entry, PermissionAnswer, Record};
 
 use super::dto::{Event as Shown, Span, SpanKind, ToolEnd};
 use super::event;
@@ -184,7 +184,7 @@ impl Spans {
 
     fn take(&mut self, event: &Event) {
         let at = event.created_at.as_str();
-        let (_, entry) = Entry::of(event);
+        let Record { unreported, entry, .. } = Record::of(event.clone());
         let streamed = match &entry {
             Entry::Token { text, .. } => Some((SpanKind::Text, text)),
             Entry::Thinking { text, .. } => Some((SpanKind::Thinking, text)),
@@ -221,7 +221,7 @@ impl Spans {
                 self.spans[span].ended = match result.outcome {
                     Ok(_) => None,
                     Err(_) if self.rejected.contains(&span) => Some(ToolEnd::Rejected),
-                    Err(_) if is_unreported(event) => Some(ToolEnd::NoResult),
+                    Err(_) if unreported => Some(ToolEnd::NoResult),
                     Err(_) => Some(ToolEnd::Failed),
                 };
                 self.end(span, at);
@@ -232,22 +232,25 @@ impl Spans {
                 self.spans[span].call = call.and_then(|call| self.spans[call].event);
                 self.asked.insert(asked.request_id, Asked { span, call, choices: asked.choices });
             }
-            Entry::PermissionAnswer { request_id, choice } => match self.asked.remove(&request_id) {
-                Some(Asked { span, call, choices }) => {
-                    let is_no = choices.iter().any(|one| one.id == choice && one.kind.starts_with("reject"));
-                    match call {
-                        Some(call) if is_no => _ = self.rejected.insert(call),
-                        Some(call) => _ = self.rejected.remove(&call),
-                        None => {}
+            Entry::PermissionAnswer(PermissionAnswer { request_id, choice }) => {
+                match self.asked.remove(&request_id) {
+                    Some(Asked { span, call, choices }) => {
+                        let is_no =
+                            choices.iter().any(|one| one.id == choice && one.kind.starts_with("reject"));
+                        match call {
+                            Some(call) if is_no => _ = self.rejected.insert(call),
+                            Some(call) => _ = self.rejected.remove(&call),
+                            None => {}
+                        }
+                        self.relabel(span, &format!("answered: {choice}"));
+                        self.end(span, at);
                     }
-                    self.relabel(span, &format!("answered: {choice}"));
-                    self.end(span, at);
+                    None => {
+                        let span = self.add(SpanKind::Permission, at, &choice, id);
+                        self.end(span, at);
+                    }
                 }
-                None => {
-                    let span = self.add(SpanKind::Permission, at, &choice, id);
-                    self.end(span, at);
-                }
-            },
+            }
             Entry::Message(_) => self.note(SpanKind::Message, at, &label_of(event), id),
             Entry::Answer { .. } => {
                 self.end_open(at);

@@ -9,8 +9,8 @@ use std::sync::{Arc, OnceLock};
 
 use thread::queue::{Remaining, Selection};
 use thread::{After, Event, Filter, Queue};
-use thread_conversation::Entry;
 use thread_conversation::runs::Noted;
+use thread_conversation::{Entry, Record};
 use thread_sessions::events::{matches_capped, matches_whole};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
@@ -32,9 +32,7 @@ const PAGE_EVENTS: u64 = 1000;
 #[derive(Debug)]
 pub struct SessionEvent {
     /// Its content is empty if it is [`large`](SessionEvent::large).
-    pub event: Event,
-    pub run_id: Option<String>,
-    pub entry: Entry,
+    pub record: Record,
     /// The message whose run this event ends.
     pub ends: Option<i64>,
     /// The length of a content that was not read, in bytes.
@@ -91,38 +89,29 @@ impl SessionEvent {
     ///
     /// Errors of the thread.
     pub fn new(queue: &mut Queue, event: Event, large: Option<u64>) -> Result<SessionEvent> {
-        let (run_id, entry) = Entry::of(&event);
-        let is_ending = thread_conversation::is_ending(queue, event.id, &entry)?;
-        let ends = entry.ends().filter(|_| is_ending);
-        Ok(SessionEvent { event, run_id, entry, ends, large, frames: OnceLock::new() })
+        let record = Record::of(event);
+        let is_ending = thread_conversation::is_ending(queue, record.id(), &record.entry)?;
+        let ends = record.entry.ends().filter(|_| is_ending);
+        Ok(SessionEvent { record, ends, large, frames: OnceLock::new() })
     }
 
     /// An event as it will be stored.
     #[cfg(test)]
     pub fn stored(id: i64, new: &thread::NewEvent<'_>) -> SessionEvent {
-        let event = new.row(id, "2026-03-18T10:30:00.123Z").to_event();
-        let (run_id, entry) = Entry::of(&event);
+        let record = Record::of(new.row(id, "2026-03-18T10:30:00.123Z").to_event());
         let key = new.idempotency_key.as_ref();
-        let ends = entry.ends().filter(|of| key == Some(&thread_conversation::end_key(*of)));
-        SessionEvent { event, run_id, entry, ends, large: None, frames: OnceLock::new() }
+        let ends = record.entry.ends().filter(|of| key == Some(&thread_conversation::end_key(*of)));
+        SessionEvent { record, ends, large: None, frames: OnceLock::new() }
     }
 
     pub fn id(&self) -> i64 {
-        self.event.id
+        self.record.id()
     }
 
     /// As the open runs of the session are told of it. `is_pending` says whether it matches the filter of the
     /// session's agent.
     pub fn noted(&self, is_pending: bool) -> Noted<'_> {
-        Noted {
-            id: self.event.id,
-            created_at: &self.event.created_at,
-            source: &self.event.source,
-            run_id: self.run_id.as_deref(),
-            entry: &self.entry,
-            is_pending,
-            is_ending: self.ends.is_some(),
-        }
+        Noted { record: &self.record, is_pending, is_ending: self.ends.is_some() }
     }
 
     /// The event as frames, made by the first who asks; `None` if clients do not see it.
@@ -132,7 +121,8 @@ impl SessionEvent {
 
     /// About how many bytes of memory it takes, with its frames.
     pub fn size(&self) -> usize {
-        3 * self.event.content.len() + self.event.metadata.as_ref().map_or(0, String::len) + 512
+        let event = &self.record.event;
+        3 * event.content.len() + event.metadata.as_ref().map_or(0, String::len) + 512
     }
 }
 
@@ -190,7 +180,7 @@ pub fn read(
     let mut pending = Vec::with_capacity(rows.len());
     for Read { mut event, mut large, is_pending } in rows {
         if let Some(bytes) = large.filter(|bytes| *bytes <= LONGEST)
-            && thread_conversation::is_ending(queue, event.id, &Entry::of(&event).1)?
+            && thread_conversation::is_ending(queue, event.id, &Entry::of(&event))?
         {
             // On a page of its own.
             page.more = true;

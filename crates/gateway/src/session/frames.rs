@@ -1,7 +1,7 @@
 //! Stored events as frames.
 
 use serde_json::{Map, Value};
-use thread_conversation::{ClientInput, Entry, Message, attempt_of, is_unreported, shown_call_id};
+use thread_conversation::{ClientInput, Entry, Message, PermissionAnswer, shown_call_id};
 use thread_protocol::Content;
 use thread_protocol::event::{self as frame, Event};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
@@ -17,11 +17,11 @@ const CLEARED: &str = "The agent no longer knows what was said before this.";
 /// The frames of a stored event; `None` if clients do not see it.
 pub fn of(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option<Frames> {
     let mut event = shown(storage, session, stored)?;
-    let (session, run_id, seq) = (session.to_string(), stored.run_id.as_deref(), Some(stored.id()));
-    let time = Some(stored.event.created_at.as_str());
+    let (session, run_id, seq) = (session.to_string(), stored.record.run_id.as_deref(), Some(stored.id()));
+    let time = Some(stored.record.event.created_at.as_str());
     let text = |event: &Event| Utf8Bytes::from(event.text(Some(&session), run_id, seq, time));
     let others = text(&event);
-    let own = match (&mut event, &stored.entry) {
+    let own = match (&mut event, &stored.record.entry) {
         (Event::Message(message), Entry::Message(Message { client: Some(client), .. })) => {
             message.from_self = true;
             Some((client.clone(), text(&event)))
@@ -39,7 +39,7 @@ pub fn notice(event: impl Into<Event>, session: Option<SessionId>, run_id: Optio
 
 /// The id of a message for clients: its own, or one made from the event's id.
 pub fn message_id(stored: &SessionEvent) -> String {
-    let own = match &stored.entry {
+    let own = match &stored.record.entry {
         Entry::Message(message) => message.message_id.clone(),
         Entry::Answer { answer, .. } => answer.message_id.clone(),
         _ => None,
@@ -50,7 +50,7 @@ pub fn message_id(stored: &SessionEvent) -> String {
 /// The content of a message as clients get it, with the URLs of its attachments signed. Those of an agent or
 /// of another program are not: a signature opens a file.
 pub fn content_of(storage: &Storage, stored: &SessionEvent) -> Content {
-    match (&stored.entry, stored.large) {
+    match (&stored.record.entry, stored.large) {
         (_, Some(bytes)) => Content::Text(too_large(bytes)),
         (Entry::Message(message), None) => {
             let mut content = Content::stored(&message.content);
@@ -79,7 +79,7 @@ fn too_large(bytes: u64) -> String {
 }
 
 fn shown(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option<Event> {
-    let (event, entry) = (&stored.event, &stored.entry);
+    let (event, entry) = (&stored.record.event, &stored.record.entry);
     let message = |role, metadata: Map<String, Value>, priority| {
         Event::from(frame::Message {
             role,
@@ -101,7 +101,7 @@ fn shown(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option
         return Some(frame::Large { source, r#type, subtype, bytes, url }.into());
     }
     let ends = stored.ends.is_some() && stored.large.is_none();
-    let shown = |call_id: &str| shown_call_id(call_id, attempt_of(event).unwrap_or(0));
+    let shown = |call_id: &str| shown_call_id(call_id, stored.record.attempt);
     Some(match entry {
         Entry::Message(said) => {
             let priority = (said.priority != Default::default()).then(|| said.priority.as_str().into());
@@ -140,7 +140,7 @@ fn shown(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option
             result: result.outcome.as_ref().ok().cloned(),
             error: result.outcome.as_ref().err().cloned(),
             content: result.content.as_array().cloned().unwrap_or_default(),
-            unreported: is_unreported(event),
+            unreported: stored.record.unreported,
         }),
         Entry::Error { error, retryable, .. } => {
             let error_code = match (ends, retryable) {
@@ -175,7 +175,7 @@ fn shown(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option
                 choices: asked.choices.iter().map(choice).collect(),
             }))
         }
-        Entry::PermissionAnswer { request_id, choice } => {
+        Entry::PermissionAnswer(PermissionAnswer { request_id, choice }) => {
             Event::from(frame::Permission::Answer(frame::PermissionAnswer {
                 request_id: request_id.clone(),
                 choice: choice.clone(),

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use thread::model::filter::Scope;
 use thread::queue::{Remaining, Selection};
 use thread::{After, Event, Filter, Queue};
-use thread_conversation::{ClientInput, Entry, SELF, Status, is_ending};
+use thread_conversation::{ClientInput, Entry, Record, SELF, Status, is_ending};
 use thread_protocol::event::Role;
 use thread_protocol::method::{HistoryEntry, MessageRef};
 use tokio::time::timeout;
@@ -111,7 +111,7 @@ pub fn before(queue: &mut Queue, before: i64, limit: usize, room: u64) -> Result
             upto = id - 1;
             let Some(mut event) = event(queue, id)? else { continue };
             if let Some(bytes) = event.large.filter(|bytes| *bytes <= LONGEST)
-                && is_ending(queue, id, &event.entry)?
+                && is_ending(queue, id, &event.record.entry)?
             {
                 if !messages.is_empty() {
                     messages.reverse();
@@ -126,11 +126,11 @@ pub fn before(queue: &mut Queue, before: i64, limit: usize, room: u64) -> Result
             }
             // What looks like the end of a run may be none.
             if event.ends.is_none()
-                && !matches!(event.entry, Entry::Message(_) | Entry::Answer { .. } | Entry::Clear)
+                && !matches!(event.record.entry, Entry::Message(_) | Entry::Answer { .. } | Entry::Clear)
             {
                 continue;
             }
-            size += event.event.content.len();
+            size += event.record.event.content.len();
             if messages.len() == limit || size > PAGE && !messages.is_empty() {
                 messages.reverse();
                 return Ok(Page { messages, has_more: true, left_out });
@@ -157,7 +157,7 @@ pub fn steps(queue: &mut Queue, after: i64, before: i64, limit: usize) -> Result
     let (mut messages, mut size, mut has_more) = (Vec::new(), 0, false);
     for id in ids.into_iter().take_while(|id| *id > after) {
         let Some(event) = event(queue, id)? else { continue };
-        size += event.event.content.len();
+        size += event.record.event.content.len();
         if messages.len() == limit || size > PAGE && !messages.is_empty() {
             has_more = true;
             break;
@@ -175,7 +175,7 @@ pub fn steps(queue: &mut Queue, after: i64, before: i64, limit: usize) -> Result
     let mut all = Vec::with_capacity(messages.len());
     for step in messages {
         if is_agents(&step) {
-            let is_last = step.ends.is_some() || step.entry == Entry::Status(Status::Done);
+            let is_last = step.ends.is_some() || step.record.entry == Entry::Status(Status::Done);
             if !is_last {
                 text.between(queue, (from, step.id()), &mut all)?;
             }
@@ -191,7 +191,7 @@ pub fn steps(queue: &mut Queue, after: i64, before: i64, limit: usize) -> Result
 
 /// Whether a step is one of the agent's own.
 fn is_agents(step: &SessionEvent) -> bool {
-    step.event.source == SELF
+    step.record.event.source == SELF
 }
 
 /// How much more text may be read.
@@ -218,8 +218,7 @@ impl Text {
                 if is_over {
                     return ControlFlow::Break(());
                 }
-                let event = row.to_event();
-                let (run_id, entry) = Entry::of(&event);
+                let Record { event, run_id, entry, .. } = Record::of(row.to_event());
                 if let Entry::Token { text, message_id } = &entry {
                     self.tokens -= 1;
                     self.bytes -= text.len();
@@ -265,9 +264,14 @@ pub fn entries(storage: &Storage, session: SessionId, messages: &[SessionEvent])
 }
 
 fn entry(storage: &Storage, session: SessionId, stored: &SessionEvent) -> HistoryEntry {
-    let mut metadata: Map<String, Value> =
-        stored.event.metadata.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-    let (role, reply_to) = match &stored.entry {
+    let mut metadata: Map<String, Value> = stored
+        .record
+        .event
+        .metadata
+        .as_deref()
+        .and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default();
+    let (role, reply_to) = match &stored.record.entry {
         Entry::Answer { reply_to, .. } => (Role::Assistant, *reply_to),
         Entry::Error { error, reply_to, .. } => {
             metadata.insert("error".to_owned(), error.clone().into());
@@ -289,9 +293,9 @@ fn entry(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Histor
         seq: stored.id(),
         role,
         content: content_of(storage, stored),
-        timestamp: stored.event.created_at.clone(),
-        source: stored.event.source.clone(),
-        run_id: stored.run_id.clone(),
+        timestamp: stored.record.event.created_at.clone(),
+        source: stored.record.event.source.clone(),
+        run_id: stored.record.run_id.clone(),
         reply_to,
         metadata: Some(metadata),
         large: large_of(storage, session, stored),

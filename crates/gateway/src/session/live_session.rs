@@ -245,8 +245,8 @@ impl LiveSession {
                 if event.id() > noted {
                     state.runs.note(event.noted(is_pending));
                 }
-                concerns_runs |= !matches!(event.entry, Entry::Token { .. } | Entry::Thinking { .. });
-                if let Entry::ToolResult(result) = &event.entry {
+                concerns_runs |= !matches!(event.record.entry, Entry::Token { .. } | Entry::Thinking { .. });
+                if let Entry::ToolResult(result) = &event.record.entry {
                     // Nobody gets output of a sub-agent after the result of its call.
                     state.notices.retain(|notice| notice.call_id != result.call_id);
                     state.inherited.remove(&result.call_id);

@@ -337,7 +337,7 @@ fn copy_messages(
         for event in page {
             copied += 1;
             ids.insert(event.id, copied);
-            let entry = Entry::of(&event).1;
+            let entry = Entry::of(&event);
             let is_ending = is_ending(from, event.id, &entry)?;
             match entry.ends() {
                 Some(message) if is_ending => drop(open.remove(&message)),
@@ -368,7 +368,7 @@ fn copy_messages(
         let (mut answers, mut size) = (Vec::new(), 0);
         while let Some(id) = later.next_if(|_| size < PAGE_BYTES) {
             let Some(event) = from.event(id)? else { continue };
-            let entry = Entry::of(&event).1;
+            let entry = Entry::of(&event);
             if matches!(entry, Entry::Answer { .. }) && is_ending(from, id, &entry)? {
                 size += event.content.len();
                 answers.push(copy(event, &ids, true, keep)?);

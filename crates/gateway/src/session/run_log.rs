@@ -71,8 +71,8 @@ impl RunLog {
         };
         let mut found = Vec::new();
         read.upto = for_each(queue, read.upto, EVENTS, &mut |event| {
-            let at = event.event.created_at.clone();
-            found.extend(match (&event.entry, event.ends) {
+            let at = event.record.event.created_at.clone();
+            found.extend(match (&event.record.entry, event.ends) {
                 (Entry::RunStarted { attempt, reply_to }, _) => {
                     let seq = reply_to.unwrap_or(event.id());
                     Some(Happened::Begins { seq, attempt: *attempt, at })
@@ -124,7 +124,7 @@ fn began_before(queue: &mut Queue, seq: i64) -> Result<Option<String>> {
     // One that the agent began itself is known by the event that began it.
     let condition = format!("subtype = 'run' AND (metadata ->> 'reply_to' = {seq} OR id = {seq})");
     for_each(queue, seq - 1, &condition, &mut |event| {
-        began.get_or_insert_with(|| event.event.created_at.clone());
+        began.get_or_insert_with(|| event.record.event.created_at.clone());
     })?;
     Ok(began)
 }

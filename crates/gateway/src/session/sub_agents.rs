@@ -92,7 +92,7 @@ impl Reader {
         let sub = &self.sub;
         loop {
             let remaining = self.queue.read_page_capped(&mut selection, LARGE, &mut |capped| {
-                let (event, content) = match Entry::of(&capped.row.to_event()).1 {
+                let (event, content) = match Entry::of(&capped.row.to_event()) {
                     Entry::Token { text, .. } => ("token", text),
                     Entry::Thinking { text, .. } => ("thinking", text),
                     _ => return ControlFlow::Continue(()),

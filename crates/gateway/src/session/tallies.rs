@@ -45,7 +45,7 @@ pub struct Tally {
 impl Tally {
     fn update(&mut self, queue: &mut Queue) -> Result<()> {
         let condition = "source = 'self' AND (type = 'message' OR subtype IN ('error', 'cancelled'))";
-        self.upto = for_each(queue, self.upto, condition, &mut |event| match event.entry {
+        self.upto = for_each(queue, self.upto, condition, &mut |event| match event.record.entry {
             _ if event.ends.is_none() => {}
             Entry::Answer { .. } => self.answered += 1,
             Entry::Cancelled { .. } => self.cancelled += 1,

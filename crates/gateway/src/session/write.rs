@@ -7,8 +7,8 @@
 use serde_json::{Map, Value};
 use thread::model::key::IdempotencyKey;
 use thread::run::Launcher;
-use thread::{Error, Event, NewEvent, Queue};
-use thread_conversation::{Entry, Message, Priority, keys};
+use thread::{Error, NewEvent, Queue};
+use thread_conversation::{Entry, Message, Priority, Record, keys};
 use thread_protocol::Content;
 use uuid::Uuid;
 
@@ -138,10 +138,10 @@ pub fn message(
     let mut before = None;
     if let Some(key) = &sent.key {
         let key = IdempotencyKey::reserved("message", key).map_err(Error::from)?;
-        if let Some(stored) = keys::stored_before(queue, &key)? {
-            before = sent_before(&stored, &message).map(|run_id| (stored.id, run_id));
+        if let Some(stored) = keys::stored_before(queue, &key)?.map(Record::of) {
+            before = sent_before(&stored, &message).map(|run_id| (stored.id(), run_id));
             // Otherwise it is a user's own key.
-            if before.is_none() && stored.source.starts_with("external:gateway:") {
+            if before.is_none() && stored.event.source.starts_with("external:gateway:") {
                 return Err(RequestError::KeyConflict(sent.key.clone().unwrap_or_default()));
             }
         }
@@ -156,7 +156,7 @@ pub fn message(
         Ok(pushed) => pushed.id,
         // A resend under another client id or with other metadata is another event: compare what was said.
         Err(Error::KeyConflict { id, .. }) => {
-            let stored = queue.event(id)?.and_then(|stored| sent_before(&stored, &message));
+            let stored = queue.event(id)?.and_then(|stored| sent_before(&Record::of(stored), &message));
             // A gateway of another version may have made another id from the key.
             let stored = stored.filter(|stored| sent.run_id.as_ref().is_none_or(|run_id| run_id == stored));
             run_id = stored.ok_or_else(|| RequestError::KeyConflict(sent.key.clone().unwrap_or_default()))?;
@@ -169,9 +169,10 @@ pub fn message(
 }
 
 /// The run of the stored message, if `message` says the same.
-fn sent_before(stored: &Event, message: &Message) -> Option<String> {
-    let (run_id, Entry::Message(other)) = Entry::of(stored) else { return None };
-    run_id.filter(|_| other.content == message.content && other.priority == message.priority)
+fn sent_before(stored: &Record, message: &Message) -> Option<String> {
+    let Entry::Message(other) = &stored.entry else { return None };
+    let is_same = other.content == message.content && other.priority == message.priority;
+    stored.run_id.clone().filter(|_| is_same)
 }
 
 /// Sets the title of a session.

@@ -266,7 +266,7 @@ fn ended(queue: &mut Queue, process: String, offset: usize) -> Result<Status> {
     let unknown = || Problem::from(RequestError::UnknownRun(process.chars().take(80).collect()));
     let message = message_of(queue, &process)?.ok_or_else(unknown)?;
     let event = ending_of(queue, message)?.ok_or_else(unknown)?;
-    let (state, text, partial) = match Entry::of(&event).1 {
+    let (state, text, partial) = match Entry::of(&event) {
         Entry::Answer { answer, .. } => ("answered", text_of(&answer.content), None),
         Entry::Error { error, partial, .. } => ("failed", error, partial),
         Entry::Cancelled { why, partial, .. } => ("cancelled", why, partial),

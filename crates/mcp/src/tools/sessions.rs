@@ -214,7 +214,7 @@ fn message(queue: &mut Queue, id: i64) -> Result<Option<Said>> {
         event = queue.event(id)?;
     }
     let Some(event) = event else { return Ok(None) };
-    let entry = Entry::of(&event).1;
+    let entry = Entry::of(&event);
     let role = match entry {
         Entry::Message(_) => "user",
         Entry::Answer { .. } => "assistant",

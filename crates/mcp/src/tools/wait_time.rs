@@ -77,7 +77,7 @@ fn last_durations(queue: &mut Queue) -> Result<Vec<u64>> {
     let mut durations = Vec::new();
     for id in queue.newest_matching(filter.as_ref(), i64::MAX, DURATIONS)? {
         let Some(event) = crate::text::without_long_content(queue, id)? else { continue };
-        if let Entry::Answer { answer, .. } = Entry::of(&event).1 {
+        if let Entry::Answer { answer, .. } = Entry::of(&event) {
             durations.extend(answer.latency_ms);
         }
     }

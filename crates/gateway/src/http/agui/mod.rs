@@ -149,7 +149,7 @@ fn is_edited(queue: &mut Queue, input: &Input) -> Result<bool> {
     let filter = Filter::new(&condition, Scope::Reading)?;
     let newest = queue.newest_matching(filter.as_ref(), i64::MAX, 1)?;
     let newest = newest.first().map(|id| history::event(queue, *id)).transpose()?.flatten();
-    Ok(match newest.map(|stored| stored.entry) {
+    Ok(match newest.map(|stored| stored.record.entry) {
         Some(Entry::Message(message)) => {
             let last = input.message.as_ref().map(|message| &message.id);
             // A resend finds itself.

@@ -7,8 +7,7 @@ use thread::{Error, Event, Filter, Queue};
 use thread_agent::store::push_once;
 use thread_conversation::runs::{OpenRun, Runs};
 use thread_conversation::{
-    ClientInput, Entry, Permission, ToolCall, ToolResult, attempt_of, is_for_client, keys, result_key,
-    result_of, shown_call_id,
+    ClientInput, Entry, Permission, Record, ToolCall, ToolResult, keys, result_key, result_of,
 };
 use thread_protocol::method::MessageRef;
 
@@ -53,7 +52,7 @@ pub fn respond(
     let of = run_of(queue, shown)?.ok_or_else(|| RequestError::UnknownRun(input.run_id.clone()))?;
     let rest = if hands_over { ClientInput::default() } else { rest(queue, of, input)? };
     let key = write::continue_key(&input.run_id)?;
-    let is_one = |event: &Event| matches!(Entry::of(event).1, Entry::Continued { .. });
+    let is_one = |event: &Event| matches!(Entry::of(event), Entry::Continued { .. });
     let before = keys::stored_before(queue, &key)?.filter(is_one);
     let event =
         thread_conversation::continued(source, &input.run_id, of, shown, rest, key).map_err(Error::from)?;
@@ -67,7 +66,7 @@ pub fn respond(
         Err(Error::KeyConflict { id, .. }) => id,
         Err(e) => return Err(e.into()),
     };
-    match queue.event(id)?.map(|event| Entry::of(&event).1) {
+    match queue.event(id)?.map(|event| Entry::of(&event)) {
         Some(Entry::Continued { reply_to, after }) if reply_to == of => {
             Ok(Some(Start { event: id, message: reply_to, shown: after }))
         }
@@ -169,8 +168,8 @@ pub fn pending_input(queue: &mut Queue, message: i64) -> Result<PendingInput> {
 /// The message whose run an event belongs to: runs are one after the other.
 fn run_of(queue: &mut Queue, event_id: i64) -> Result<Option<i64>> {
     let found = newest(queue, "run", event_id, 1)?;
-    Ok(found.first().and_then(|event| match Entry::of(event).1 {
-        Entry::RunStarted { reply_to, .. } => Some(reply_to.unwrap_or(event.id)),
+    Ok(found.first().and_then(|record| match record.entry {
+        Entry::RunStarted { reply_to, .. } => Some(reply_to.unwrap_or(record.id())),
         _ => None,
     }))
 }
@@ -178,7 +177,7 @@ fn run_of(queue: &mut Queue, event_id: i64) -> Result<Option<i64>> {
 /// What the agent does not get with an answer to a request for permission: only what has changed since the
 /// message is worth a note. The state is also what the client's changes begin with.
 fn rest(queue: &mut Queue, message: i64, input: &Input) -> Result<ClientInput> {
-    let given = queue.event(message)?.map(|event| thread_conversation::input_of(&event)).unwrap_or_default();
+    let given = queue.event(message)?.map(|event| Record::of(event).input()).unwrap_or_default();
     let mut rest = ClientInput::default();
     let changed = input.handed.fields().filter(|(field, value)| given.get(field) != Some(value));
     let reason = "it cannot be handed to a run that has begun";
@@ -197,13 +196,13 @@ fn rest(queue: &mut Queue, message: i64, input: &Input) -> Result<ClientInput> {
 }
 
 /// The newest records of a kind that the agent's side has written up to an event, the newest first.
-fn newest(queue: &mut Queue, subtype: &str, upto: i64, most: usize) -> Result<Vec<Event>> {
+fn newest(queue: &mut Queue, subtype: &str, upto: i64, most: usize) -> Result<Vec<Record>> {
     let filter = Filter::new(&format!("source = 'self' AND subtype = '{subtype}'"), Scope::Reading)?;
     let ids = queue.newest_matching(filter.as_ref(), upto, most)?;
     let mut events = Vec::with_capacity(ids.len());
     for id in ids {
         // What is large is not what a client names.
-        events.extend(crate::session::history::event(queue, id)?.map(|stored| stored.event));
+        events.extend(crate::session::history::event(queue, id)?.map(|stored| stored.record));
     }
     Ok(events)
 }
@@ -211,8 +210,8 @@ fn newest(queue: &mut Queue, subtype: &str, upto: i64, most: usize) -> Result<Ve
 /// The newest requests for permission with their events, the newest first.
 fn requests(queue: &mut Queue) -> Result<Vec<(i64, Permission)>> {
     let events = newest(queue, "permission", i64::MAX, SEARCHED)?;
-    let requests = events.into_iter().filter_map(|event| match Entry::of(&event).1 {
-        Entry::Permission(asked) => Some((event.id, asked)),
+    let requests = events.into_iter().filter_map(|record| match record.entry {
+        Entry::Permission(asked) => Some((record.event.id, asked)),
         _ => None,
     });
     Ok(requests.collect())
@@ -268,10 +267,12 @@ struct StoredCall {
 /// The newest calls, the newest first.
 fn calls(queue: &mut Queue) -> Result<Vec<StoredCall>> {
     let events = newest(queue, "toolcall", i64::MAX, SEARCHED)?;
-    let calls = events.into_iter().filter_map(|event| {
-        let (run_id, Entry::ToolCall(call)) = Entry::of(&event) else { return None };
-        let shown = shown_call_id(&call.call_id, attempt_of(&event).unwrap_or(0));
-        Some(StoredCall { event_id: event.id, call, shown, run_id, for_client: is_for_client(&event) })
+    let calls = events.into_iter().filter_map(|record| {
+        let shown = record.shown_call_id()?;
+        let Record { event, run_id, for_client, entry: Entry::ToolCall(call), .. } = record else {
+            return None;
+        };
+        Some(StoredCall { event_id: event.id, call, shown, run_id, for_client })
     });
     Ok(calls.collect())
 }

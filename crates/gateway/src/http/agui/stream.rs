@@ -15,7 +15,7 @@ use futures_util::stream;
 use serde_json::Value;
 use thread::model::filter::Scope;
 use thread::{Filter, Queue};
-use thread_conversation::Entry;
+use thread_conversation::{Entry, Record};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -73,7 +73,7 @@ pub fn resume_point(queue: &mut Queue, after: Option<i64>) -> Result<Point> {
     };
     let after = after.or(start.map(|start| start.shown)).unwrap_or(newest);
     let begun = start.map(|start| queue.event(start.event)).transpose()?.flatten();
-    let run_id = begun.and_then(|event| Entry::of(&event).0);
+    let run_id = begun.and_then(|event| Record::of(event).run_id);
     Ok(Point { start, after, pending, run_id })
 }
 
@@ -83,7 +83,7 @@ fn shown_at(queue: &mut Queue, after: i64) -> Result<Option<Start>> {
     let filter = Filter::new(condition, Scope::Reading)?;
     for id in queue.newest_matching(filter.as_ref(), after, 64)? {
         let Some(event) = history::event(queue, id)? else { continue };
-        match event.entry {
+        match event.record.entry {
             // The client received the message, but nothing of its run.
             Entry::Message(_) if id == after => return Ok(Start::of(&event)),
             Entry::Continued { .. } => return Ok(Start::of(&event)),
@@ -224,7 +224,7 @@ impl Stream {
         let (gateway, session) = (self.gateway.clone(), self.cursor.session());
         let work = move || pending_input(&mut gateway.root.queue(session)?, start.message);
         let pending = self.gateway.pool().run(session, Kind::Read, work).await?;
-        let run_id = event.run_id.clone().unwrap_or_default();
+        let run_id = event.record.run_id.clone().unwrap_or_default();
         self.translator = Some(self.translator(start, run_id, pending));
         self.position = 0;
         let is_message = start.event == start.message;

@@ -13,8 +13,8 @@ use std::hash::{DefaultHasher, Hasher};
 use serde_json::{Value, json};
 use thread::model::time;
 use thread_conversation::{
-    ClientInput, Entry, PERMISSION_TIMEOUT, Permission, SubAgent, ToolCall, ToolResult, attempt_of, input_of,
-    is_for_client, is_from_client, parts_of, shown_call_id,
+    ClientInput, Entry, PERMISSION_TIMEOUT, Permission, PermissionAnswer, Record, SubAgent, ToolCall,
+    ToolResult, parts_of, shown_call_id,
 };
 
 use crate::session::event::SessionEvent;
@@ -60,7 +60,7 @@ impl Start {
 
     /// What an event begins; `None` if nothing.
     pub fn of(stored: &SessionEvent) -> Option<Start> {
-        match stored.entry {
+        match stored.record.entry {
             // Also a run that the agent begins itself.
             Entry::Message(_) | Entry::RunStarted { reply_to: None, .. } => {
                 Some(Start::of_message(stored.id()))
@@ -262,7 +262,7 @@ impl Translator {
 
     /// Translates the next event.
     pub fn feed(&mut self, stored: &SessionEvent) -> (Vec<Value>, Run) {
-        let timestamp = time::parse(&stored.event.created_at).map(millis);
+        let timestamp = time::parse(&stored.record.event.created_at).map(millis);
         let mut output = Output { timestamp, ..Output::default() };
         let run = self.translate(stored, &mut output);
         (output.events, run)
@@ -274,8 +274,8 @@ impl Translator {
             return Run::GoesOn;
         }
         if id == self.start.message {
-            self.stored_run_id = stored.run_id.clone();
-            self.input = input_of(&stored.event);
+            self.stored_run_id = stored.record.run_id.clone();
+            self.input = stored.record.input();
             self.state = self.initial_state();
         }
         if stored.ends == Some(self.start.message) {
@@ -290,7 +290,7 @@ impl Translator {
         }
         self.begin(output);
         if id == self.start.event {
-            let input = input_of(&stored.event);
+            let input = stored.record.input();
             for note in input.get(ClientInput::UNSUPPORTED).and_then(Value::as_array).into_iter().flatten() {
                 output.custom("unsupported", note.clone());
             }
@@ -344,7 +344,7 @@ impl Translator {
 
     /// Translates an event that does not end the run. Returns why the stream is over, if it is.
     fn event(&mut self, stored: &SessionEvent, output: &mut Output) -> Option<Outcome> {
-        let SessionEvent { event, run_id, entry, .. } = stored;
+        let Record { event, run_id, entry, .. } = &stored.record;
         match entry {
             Entry::RunStarted { attempt, reply_to } => {
                 if reply_to.unwrap_or(event.id) == self.start.message {
@@ -361,7 +361,7 @@ impl Translator {
                 self.sub_agent(event.id, sub, output);
                 return None;
             }
-            Entry::PermissionAnswer { request_id, choice } => {
+            Entry::PermissionAnswer(PermissionAnswer { request_id, choice }) => {
                 let asked = self.permissions.get(request_id);
                 if asked.is_some_and(|asked| asked.choices.contains(choice)) {
                     self.permissions.remove(request_id);
@@ -370,7 +370,7 @@ impl Translator {
                 return None;
             }
             Entry::Continued { .. } if event.id == self.start.event => {
-                if let Some(state) = input_of(event).get(ClientInput::STATE) {
+                if let Some(state) = stored.record.input().get(ClientInput::STATE) {
                     self.state = state.clone();
                 }
                 let open = self.interrupts();
@@ -390,8 +390,8 @@ impl Translator {
     }
 
     fn piece(&mut self, stored: &SessionEvent, output: &mut Output) -> Option<Outcome> {
-        let event = &stored.event;
-        match &stored.entry {
+        let event = &stored.record.event;
+        match &stored.record.entry {
             Entry::Token { text, .. } | Entry::Thinking { text, .. } if text.is_empty() => {}
             Entry::Token { text, message_id } => {
                 self.streamed.add(text);
@@ -399,19 +399,19 @@ impl Translator {
             }
             Entry::Thinking { text, .. } => self.reasoning(event.id, text, output),
             Entry::ToolCall(call) => {
-                let id = shown_call_id(&call.call_id, attempt_of(event).unwrap_or(0));
-                let for_client = is_for_client(event);
+                let id = shown_call_id(&call.call_id, stored.record.attempt);
+                let for_client = stored.record.for_client;
                 if self.tool_call(&id, call, for_client, None, output) && for_client {
                     let is_open = self.pending.calls.contains(&call.call_id);
                     return self.stops(event.id, is_open).then(|| Outcome::Pending(vec![id]));
                 }
             }
             Entry::ToolResult(result) => {
-                if let Some(state) = input_of(event).get(ClientInput::STATE) {
+                if let Some(state) = stored.record.input().get(ClientInput::STATE) {
                     self.state = state.clone();
                 }
-                let id = shown_call_id(&result.call_id, attempt_of(event).unwrap_or(0));
-                if is_from_client(event) {
+                let id = shown_call_id(&result.call_id, stored.record.attempt);
+                if stored.record.from_client {
                     // The client that gave it has it already.
                     self.calls.entry(id).and_modify(|call| call.has_result = true);
                 } else {
@@ -457,8 +457,8 @@ impl Translator {
         asked: &Permission,
         output: &mut Output,
     ) -> Option<Outcome> {
-        let event = &stored.event;
-        let attempt = attempt_of(event).unwrap_or(0);
+        let event = &stored.record.event;
+        let attempt = stored.record.attempt;
         let Permission { request_id, title, arguments, details, .. } = asked;
         let choices: Vec<Value> =
             asked.choices.iter().map(|c| json!({ "id": c.id, "name": c.name, "kind": c.kind })).collect();
@@ -696,7 +696,7 @@ impl Translator {
     /// Ends the stream with its run.
     fn end(&mut self, stored: &SessionEvent, output: &mut Output) {
         let mut tokens = None;
-        let outcome = match &stored.entry {
+        let outcome = match &stored.record.entry {
             Entry::Error { error, .. } => {
                 self.close(output);
                 self.fail_sub_agents(error, "run_failed", output);

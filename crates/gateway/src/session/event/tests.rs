@@ -60,7 +60,7 @@ async fn a_long_ending_comes_whole_and_alone_once_there_is_room() {
     let alone = page(&mut fixture, message, LARGE + 1);
     assert_eq!((ids(&alone), alone.upto, alone.more), (vec![answer], answer, true));
     let ending = &alone.events[0];
-    assert_eq!((&ending.event.content, ending.large, ending.ends), (&long, None, Some(message)));
+    assert_eq!((&ending.record.event.content, ending.large, ending.ends), (&long, None, Some(message)));
     assert_eq!(ids(&page(&mut fixture, answer, LARGE)), [after]);
 }
 
@@ -79,7 +79,7 @@ async fn what_is_long_and_no_ending_is_there_without_its_content() {
     let mut after = 0;
     loop {
         let page = page(&mut fixture, after, LARGE);
-        got.extend(page.events.iter().map(|e| (e.id(), e.event.content.len(), e.large, e.ends)));
+        got.extend(page.events.iter().map(|e| (e.id(), e.record.event.content.len(), e.large, e.ends)));
         after = page.upto;
         if !page.more {
             break;
@@ -133,7 +133,7 @@ async fn the_size_covers_the_content_and_its_frames() {
     let event = SessionEvent::stored(7, &event.event(THEM).unwrap());
     assert_eq!(event.size(), 300 + r#"{"message_id":"m"}"#.len() + 512);
     let bare = SessionEvent::stored(7, &Message::text("x").event(THEM).unwrap());
-    assert_eq!(bare.size(), 3 + bare.event.metadata.as_ref().map_or(0, String::len) + 512);
+    assert_eq!(bare.size(), 3 + bare.record.event.metadata.as_ref().map_or(0, String::len) + 512);
 }
 
 #[tokio::test]

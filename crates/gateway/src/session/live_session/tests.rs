@@ -141,7 +141,7 @@ async fn a_long_answer_waits_for_room_and_comes_whole() {
         let others = fixture.context.budget.share(58).await;
         let first = tokio::time::timeout(LIMIT, event(&mut cursor)).await.expect("there is room");
         drop(others);
-        assert_eq!((first.id(), &first.event.content), (answer, &long));
+        assert_eq!((first.id(), &first.record.event.content), (answer, &long));
         assert!(now(fixture.context.budget.share(58)).is_some());
         assert!(now(fixture.context.budget.share(59)).is_none());
     }
