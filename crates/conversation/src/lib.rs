@@ -2,7 +2,7 @@
 //!
 //! This is the only package that knows the shapes. Each is a type that is written and read by `serde`; [`Message`],
 //! [`Run`] and the free functions make [`NewEvent`]s of them, [`Record::of`] reads stored ones, [`runs`] says which
-//! runs are open. Only [`keys`] does I/O.
+//! runs are open, [`RunView`] what has happened in one. Only [`keys`] does I/O.
 //!
 //! | event | made by | read as |
 //! |---|---|---|
@@ -34,6 +34,7 @@ mod record;
 mod run;
 pub mod runs;
 mod tool;
+mod view;
 
 use std::time::Duration;
 
@@ -45,11 +46,12 @@ use thread::model::key::IdempotencyKey;
 
 pub use keys::{end_key, ending_of, is_ending, result_key, result_of, sub_key};
 pub use message::{ClientInput, Message, Priority, parts_of, text_of};
-pub use record::{Entry, Record};
+pub use record::{Ending, Entry, Outcome, Record};
 pub use run::{MAX_PARTIAL, Run};
 pub use tool::{
     Choice, MAX_RESULT, Permission, PermissionAnswer, SubAgent, ToolCall, ToolResult, shown_call_id,
 };
+pub use view::{Asked, Call, Change, RunView, SubChange};
 
 use metadata::{Metadata, is_default, lenient};
 

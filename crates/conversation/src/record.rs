@@ -169,6 +169,44 @@ impl Entry {
             _ => None,
         }
     }
+
+    /// How the run ends that this is the ending of; `None` if it is none.
+    pub fn ending(&self) -> Option<Ending<'_>> {
+        let (outcome, text, partial) = match self {
+            Entry::Answer { answer, .. } => (Outcome::Answered, &answer.content, &None),
+            Entry::Error { error, retryable: false, partial, .. } => (Outcome::Failed, error, partial),
+            Entry::Cancelled { why, partial, .. } => (Outcome::Cancelled, why, partial),
+            _ => return None,
+        };
+        Some(Ending { outcome, text, partial: partial.as_deref() })
+    }
+}
+
+/// The end of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ending<'e> {
+    pub outcome: Outcome,
+    /// The answer as it is stored, or why there is none.
+    pub text: &'e str,
+    /// What had been said of an answer when the run ended without one.
+    pub partial: Option<&'e str>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    Answered,
+    Failed,
+    Cancelled,
+}
+
+impl Outcome {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Outcome::Answered => "answered",
+            Outcome::Failed => "failed",
+            Outcome::Cancelled => "cancelled",
+        }
+    }
 }
 
 /// The content of `run`.
