@@ -8,8 +8,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use thread::model::filter::Scope as FilterScope;
 use thread::{After, Filter, Queue};
-use thread_agent::conversation::runs::OpenRun;
-use thread_agent::conversation::{Entry, ToolCall};
+use thread_conversation::runs::OpenRun;
+use thread_conversation::{Entry, ToolCall};
 use thread_agent::sub_agent::{self, NewSubAgent, Sub, TOOL, threads_in};
 use thread_sessions::runs::open_runs;
 use tokio::time::Instant;
@@ -107,7 +107,7 @@ fn call_of(parent: &mut Queue, run: &OpenRun, task: &str) -> Result<Option<Strin
             && run.open_calls.contains_key(&call.call_id)
             && (!is_told || has(arguments, task))
     };
-    let calls = calls.iter().filter_map(|event| match Entry::of(event).1 {
+    let calls = calls.iter().filter_map(|event| match Entry::of(event) {
         Entry::ToolCall(call) if asks(&call) => Some(call.call_id),
         _ => None,
     });

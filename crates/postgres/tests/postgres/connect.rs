@@ -215,9 +215,9 @@ fn what_keeps_a_thread_from_being_used_is_said_with_its_remedy() {
 #[test]
 fn the_size_of_a_database_on_a_server_is_not_shown() {
     let Some(server) = server() else { return };
-    let place = server.place();
-    let machine = Machine::new(&place);
-    machine.ok(&["init", &place]);
+    let location = server.location();
+    let machine = Machine::new(&location);
+    machine.ok(&["init", &location]);
     machine.ok(&["push", "x"]);
     let info: serde_json::Value = serde_json::from_str(&machine.ok(&["info", "--json"])).unwrap();
     for part in ["database_bytes", "wal_bytes", "log_bytes"] {
