@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use thread_agent::conversation::ending_of;
+use thread_conversation::ending_of;
 use thread_testkit::{clients, missing};
 
 use crate::harness::{PATIENCE, Root, Session, command, programs};
