@@ -4,6 +4,7 @@
 //! but on an in-memory database.
 
 pub mod backend;
+pub mod backoff;
 pub mod duration;
 pub mod event;
 pub mod filter;

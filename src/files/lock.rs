@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use super::{Access, Files};
 use crate::error::{Error, IoContext, Result};
+use crate::model::backoff::Backoff;
 
 /// A held lock. Dropping it closes this copy; [`Lock::release`] unlocks all copies.
 #[derive(Debug)]
@@ -48,7 +49,7 @@ impl Lock {
         };
         let file = file.at("lock", &path)?;
         let began = Instant::now();
-        let mut pause = Duration::from_micros(100);
+        let mut backoff = Backoff::new(Duration::from_micros(100), Duration::from_millis(5));
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(Lock(file)),
@@ -56,9 +57,8 @@ impl Lock {
                 Err(TryLockError::WouldBlock) if began.elapsed() >= timeout => {
                     return Err(Error::LockTimeout(path));
                 }
-                Err(TryLockError::WouldBlock) => std::thread::sleep(pause),
+                Err(TryLockError::WouldBlock) => std::thread::sleep(backoff.pause()),
             }
-            pause = (pause * 2).min(Duration::from_millis(5));
         }
     }
 

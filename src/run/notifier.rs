@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use sha1::{Digest, Sha1};
 
 use super::spawn;
+use crate::model::backoff::Backoff;
 use crate::model::location::Location;
 
 /// How long a notifier may take to answer before it is killed.
@@ -69,14 +70,13 @@ pub fn ask(program: &Path, word: &str, location: &Location, source: &str) -> Ans
 /// library must not handle SIGCHLD.
 fn wait(child: &mut Child) -> io::Result<Option<ExitStatus>> {
     let end = Instant::now() + ANSWER_LIMIT;
-    let mut pause = Duration::from_micros(500);
+    let mut backoff = Backoff::new(Duration::from_micros(500), Duration::from_millis(10));
     loop {
         let status = child.try_wait()?;
         if status.is_some() || Instant::now() >= end {
             return Ok(status);
         }
-        thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(10));
+        thread::sleep(backoff.pause());
     }
 }
 

@@ -3,12 +3,13 @@
 #![expect(clippy::disallowed_methods, reason = "looks for threads")]
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::error::{IoContext, Result};
 use crate::files::stamp::Stamp;
 use crate::files::watch::LOOK_EVERY;
 use crate::files::{absolute, absolute_location};
+use crate::model::backoff::Backoff;
 use crate::model::location::Location;
 use crate::queue::locations;
 
@@ -34,8 +35,8 @@ struct Server {
     threads: Option<Vec<Location>>,
     /// When to list them again.
     due: Instant,
-    /// The pause before that if it fails.
-    pause: Duration,
+    /// The pauses before that if it fails.
+    backoff: Backoff,
 }
 
 impl<'a> Listing<'a> {
@@ -48,8 +49,9 @@ impl<'a> Listing<'a> {
             match locations::threads(location) {
                 Some(Err(error)) if !error.may_pass() => return Err(error),
                 Some(_) => {
+                    let backoff = Backoff::new(LOOK_EVERY, location.backend().longest_pause);
                     let (location, due) = (location.clone(), Instant::now());
-                    servers.push(Server { location, threads: None, due, pause: LOOK_EVERY });
+                    servers.push(Server { location, threads: None, due, backoff });
                 }
                 None => {}
             }
@@ -75,12 +77,12 @@ impl<'a> Listing<'a> {
             server.due = Instant::now();
             let error = match listed {
                 Ok(threads) => {
-                    (server.threads, server.pause) = (Some(threads), LOOK_EVERY);
+                    server.threads = Some(threads);
+                    server.backoff.reset();
                     None
                 }
                 Err(error) => {
-                    server.due += server.pause;
-                    server.pause = (server.pause * 2).min(server.location.backend().longest_pause);
+                    server.due += server.backoff.pause();
                     Some(error)
                 }
             };

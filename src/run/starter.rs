@@ -16,6 +16,7 @@ use crate::files::COMMIT;
 use crate::files::log::log;
 use crate::files::stamp::Stamp;
 use crate::files::watch::{LOOK_EVERY, PAUSE, Watcher};
+use crate::model::backoff::Backoff;
 use crate::model::location::Location;
 use crate::model::subscription::ConsumerId;
 use crate::queue::Queue;
@@ -76,8 +77,8 @@ pub(super) struct Followed {
     lets_finish: Duration,
     /// The time of the last look.
     pub looked: Option<Instant>,
-    /// The pause before a retry if the next look fails.
-    pause: Duration,
+    /// The pauses before a failed look is retried.
+    backoff: Backoff,
     /// The thread could not be opened at the last look.
     is_away: bool,
     /// Consumers that had something pending, and were started or could not be at the last look.
@@ -196,11 +197,10 @@ impl<'a> Starter<'a> {
         thread.seen = settled;
         thread.looked = Some(now);
         thread.is_away = looked.is_err();
-        thread.due = failed.then_some(now + thread.pause);
-        thread.pause = match failed {
-            true => (thread.pause * 2).min(location.backend().longest_pause),
-            false => LOOK_EVERY,
-        };
+        if !failed {
+            thread.backoff.reset();
+        }
+        thread.due = failed.then(|| now + thread.backoff.pause());
         thread.queued = false;
         thread.busy.clear();
         for (consumer, done) in looked.into_iter().flatten() {
@@ -283,7 +283,7 @@ impl<'a> Starter<'a> {
             due: Some(Instant::now()),
             lets_finish: if location.backend().is_pushed_to_here { PAUSE } else { Duration::ZERO },
             looked: None,
-            pause: LOOK_EVERY,
+            backoff: Backoff::new(LOOK_EVERY, location.backend().longest_pause),
             is_away: false,
             busy: Vec::new(),
             queued: false,

@@ -24,6 +24,7 @@ use crate::files::lock::Lock;
 use crate::files::log::log;
 use crate::files::watch::{LOOK_EVERY, Watcher};
 use crate::files::{COMMIT, CONTROL, Files};
+use crate::model::backoff::Backoff;
 use crate::model::location::Location;
 use crate::model::run::{Exit, Phase, ProcessId, RunState};
 use crate::model::subscription::{ConsumerId, Subscription};
@@ -309,13 +310,12 @@ impl Supervisor<'_> {
     /// Retries `work`, with growing pauses, while the disk is full or the database locked: the outcome of a
     /// run must not be lost because of that, nor a run that is due be left to the next push.
     fn retrying<T>(&self, mut work: impl FnMut() -> Result<T>) -> Result<T> {
-        let mut pause = Duration::from_millis(100);
+        let mut backoff = Backoff::new(Duration::from_millis(100), LONGEST_PAUSE);
         loop {
             match work() {
                 Err(e) if e.may_pass() && self.files.still_there() && self.may_wait() => {
                     log!(self.files, Warn, "supervise: consumer={} tries again: {e}", self.consumer);
-                    std::thread::sleep(pause);
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    std::thread::sleep(backoff.pause());
                 }
                 done => return done,
             }

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::files::lock::Lock;
 use crate::files::log::log;
 use crate::files::{COMMIT, Files};
+use crate::model::backoff::Backoff;
 use crate::model::location::Location;
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::queue::Queue;
@@ -170,7 +171,7 @@ pub unsafe fn in_background(
 /// Starts all consumers that are due, without a time limit, and retries with growing pauses after failures
 /// that may pass. Returns the final result for each consumer; empty if the thread is gone.
 fn start_with_retries(files: &Files, launcher: &Launcher) -> Result<Vec<(ConsumerId, Dispatched)>> {
-    let mut pause = FIRST_PAUSE;
+    let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
     while files.still_there() {
         let started = Queue::open(files.location()).and_then(|mut queue| {
             let all = queue.store.subscriptions()?;
@@ -181,8 +182,7 @@ fn start_with_retries(files: &Files, launcher: &Launcher) -> Result<Vec<(Consume
             Err(e) if e.may_pass() => log!(files, Warn, "wake: tries again: {e}"),
             done => return done,
         }
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        std::thread::sleep(backoff.pause());
     }
     Ok(Vec::new())
 }
