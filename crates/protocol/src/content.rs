@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use crate::MAX_NESTING;
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum Content {

@@ -1,8 +1,11 @@
 //! Events: `{"type":"event","event":E,"payload":{…,"sessionId","runId"},"seq":N}`.
 
-use serde::{Deserialize, Serialize};
+mod permission;
+
+use serde::Serialize;
 use serde_json::{Map, Value};
 
+pub use self::permission::{Choice, Permission, PermissionAnswer, PermissionRequest};
 use crate::content::{Content, any};
 
 /// An event with what every event has besides its payload.
@@ -140,6 +143,181 @@ events! {
     Large(Large) = "large",
 }
 
+payloads! {
+    pub struct Message {
+        #[cfg_attr(test, schemars(extend("enum" = ["user", "assistant", "system"])))]
+        pub role: Role,
+        pub content: Content,
+        pub message_id: String,
+        pub timestamp: String,
+        /// Whether this client has sent it.
+        pub from_self: bool,
+        /// Who has sent it, as in the thread.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub source: Option<String>,
+        /// Unless it is `next`.
+        #[cfg_attr(test, schemars(extend("enum" = ["now", "later"])))]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub priority: Option<Priority>,
+        #[serde(default, deserialize_with = "any::object", skip_serializing_if = "Option::is_none")]
+        pub metadata: Option<Map<String, Value>>,
+        /// Set if the content is too large; `content` is then a short text that says so.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub large: Option<LargeContent>,
+    }
+
+    /// Where the content of a message is that is not shown.
+    pub struct LargeContent {
+        pub bytes: u64,
+        pub url: String,
+    }
+
+    pub struct Queued {
+        /// The id of the request that has sent the message.
+        pub request_id: String,
+        /// How many runs are ahead of it.
+        #[cfg_attr(test, schemars(range(min = 1)))]
+        pub position: u64,
+        /// The same in words.
+        pub message: String,
+    }
+
+    pub struct Status {
+        pub status: RunStatus,
+        /// With `started`: which attempt it is, from 1.
+        #[cfg_attr(test, schemars(range(min = 1)))]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub attempt: Option<u64>,
+    }
+
+    pub struct Token {
+        /// The text added.
+        pub content: String,
+        /// Always true.
+        #[cfg_attr(test, schemars(extend("const" = true)))]
+        pub delta: bool,
+        pub message_id: Option<String>,
+    }
+
+    pub struct Thinking {
+        /// The text added.
+        pub content: String,
+        /// Always true.
+        #[cfg_attr(test, schemars(extend("const" = true)))]
+        pub delta: bool,
+        pub message_id: Option<String>,
+    }
+
+    /// A tool call, or a correction of the one with the same `callId`.
+    pub struct ToolCall {
+        pub call_id: String,
+        pub tool_name: String,
+        #[serde(deserialize_with = "any::deserialize")]
+        pub arguments: Value,
+        /// What the call does, for people.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub title: Option<String>,
+        /// What kind of tool it is: `read`, `edit`, `delete`, `move`, `search`, `execute`, `think`, `fetch` or another word.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub kind: Option<String>,
+        /// The files that it works on: `{"path","line"}`.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub locations: Vec<Value>,
+    }
+
+    /// Has a `result` or an `error`.
+    #[cfg_attr(test, schemars(extend("oneOf" = [{"required": ["result"]}, {"required": ["error"]}])))]
+    pub struct ToolResult {
+        pub call_id: String,
+        pub tool_name: String,
+        #[serde(default, deserialize_with = "any::present", skip_serializing_if = "Option::is_none")]
+        pub result: Option<Value>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub error: Option<String>,
+        /// What the tool shows besides, such as changes to files: `{"type":"diff","path","oldText","newText"}`.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub content: Vec<Value>,
+        /// The agent's program has reported none; `error` says why nobody waits for it any longer.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        pub unreported: bool,
+    }
+
+    pub struct Final {
+        pub message_id: String,
+        /// The whole answer.
+        pub content: Content,
+        pub total_tokens: Option<u64>,
+        pub latency_ms: Option<u64>,
+        pub stage: Option<String>,
+        pub timestamp: String,
+    }
+
+    pub struct Error {
+        pub message: String,
+        #[cfg_attr(test, schemars(transform = crate::schema::open))]
+        pub error_code: ErrorCode,
+        /// Whether another attempt follows.
+        pub retryable: bool,
+    }
+
+    pub struct Cancelled {
+        /// Who asked for it, or why.
+        pub message: String,
+    }
+
+    pub struct Title {
+        pub title: String,
+    }
+
+    pub struct SubAgent {
+        pub parent_call_id: String,
+        pub sub_agent: String,
+        /// The name of the sub-agent's event.
+        pub event: String,
+        /// The payload of that event.
+        #[serde(deserialize_with = "any::deserialize")]
+        pub payload: Value,
+    }
+
+    #[derive(Copy)]
+    pub struct Clients {
+        pub clients: u64,
+    }
+
+    pub struct Plan {
+        pub entries: Vec<PlanEntry>,
+    }
+
+    pub struct PlanEntry {
+        pub content: String,
+        pub priority: PlanPriority,
+        pub status: PlanStatus,
+    }
+
+    pub struct Large {
+        /// The source of the stored event.
+        pub source: String,
+        /// Its type, `message` or `record`.
+        pub r#type: String,
+        pub subtype: Option<String>,
+        pub bytes: u64,
+        /// Where its content can be read.
+        pub url: String,
+    }
+}
+
+impl Token {
+    pub fn new(content: impl Into<String>, message_id: Option<String>) -> Token {
+        Token { content: content.into(), delta: true, message_id }
+    }
+}
+
+impl Thinking {
+    pub fn new(content: impl Into<String>, message_id: Option<String>) -> Thinking {
+        Thinking { content: content.into(), delta: true, message_id }
+    }
+}
+
 words! {
     /// Who speaks. In a history, `error` and `cancelled` are the ends of runs that were not answered.
     Role {
@@ -149,9 +327,7 @@ words! {
         Error = "error",
         Cancelled = "cancelled",
     }
-}
 
-words! {
     /// When a message is taken up.
     Priority {
         /// At once: it interrupts the run under way.
@@ -160,55 +336,7 @@ words! {
         /// When nothing else waits.
         Later = "later",
     }
-}
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct Message {
-    #[cfg_attr(test, schemars(extend("enum" = ["user", "assistant", "system"])))]
-    pub role: Role,
-    pub content: Content,
-    pub message_id: String,
-    pub timestamp: String,
-    /// Whether this client has sent it.
-    pub from_self: bool,
-    /// Who has sent it, as in the thread.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<String>,
-    /// Unless it is `next`.
-    #[cfg_attr(test, schemars(extend("enum" = ["now", "later"])))]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub priority: Option<Priority>,
-    #[serde(default, deserialize_with = "any::object", skip_serializing_if = "Option::is_none")]
-    pub metadata: Option<Map<String, Value>>,
-    /// Set if the content is too large; `content` is then a short text that says so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub large: Option<LargeContent>,
-}
-
-/// Where the content of a message is that is not shown.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct LargeContent {
-    pub bytes: u64,
-    pub url: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct Queued {
-    /// The id of the request that has sent the message.
-    pub request_id: String,
-    /// How many runs are ahead of it.
-    #[cfg_attr(test, schemars(range(min = 1)))]
-    pub position: u64,
-    /// The same in words.
-    pub message: String,
-}
-
-words! {
     /// What a run is doing.
     RunStatus {
         /// An attempt has begun.
@@ -220,108 +348,7 @@ words! {
         Streaming = "streaming",
         Done = "done",
     }
-}
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Status {
-    pub status: RunStatus,
-    /// With `started`: which attempt it is, from 1.
-    #[cfg_attr(test, schemars(range(min = 1)))]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub attempt: Option<u64>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct Token {
-    /// The text added.
-    pub content: String,
-    /// Always true.
-    #[cfg_attr(test, schemars(extend("const" = true)))]
-    pub delta: bool,
-    pub message_id: Option<String>,
-}
-
-impl Token {
-    pub fn new(content: impl Into<String>, message_id: Option<String>) -> Token {
-        Token { content: content.into(), delta: true, message_id }
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct Thinking {
-    /// The text added.
-    pub content: String,
-    /// Always true.
-    #[cfg_attr(test, schemars(extend("const" = true)))]
-    pub delta: bool,
-    pub message_id: Option<String>,
-}
-
-impl Thinking {
-    pub fn new(content: impl Into<String>, message_id: Option<String>) -> Thinking {
-        Thinking { content: content.into(), delta: true, message_id }
-    }
-}
-
-/// A tool call, or a correction of the one with the same `callId`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct ToolCall {
-    pub call_id: String,
-    pub tool_name: String,
-    #[serde(deserialize_with = "any::deserialize")]
-    pub arguments: Value,
-    /// What the call does, for people.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub title: Option<String>,
-    /// What kind of tool it is: `read`, `edit`, `delete`, `move`, `search`, `execute`, `think`, `fetch` or another word.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kind: Option<String>,
-    /// The files that it works on: `{"path","line"}`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub locations: Vec<Value>,
-}
-
-/// Has a `result` or an `error`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[cfg_attr(test, schemars(extend("oneOf" = [{"required": ["result"]}, {"required": ["error"]}])))]
-#[serde(rename_all = "camelCase")]
-pub struct ToolResult {
-    pub call_id: String,
-    pub tool_name: String,
-    #[serde(default, deserialize_with = "any::present", skip_serializing_if = "Option::is_none")]
-    pub result: Option<Value>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-    /// What the tool shows besides, such as changes to files: `{"type":"diff","path","oldText","newText"}`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub content: Vec<Value>,
-    /// The agent's program has reported none; `error` says why nobody waits for it any longer.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub unreported: bool,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct Final {
-    pub message_id: String,
-    /// The whole answer.
-    pub content: Content,
-    pub total_tokens: Option<u64>,
-    pub latency_ms: Option<u64>,
-    pub stage: Option<String>,
-    pub timestamp: String,
-}
-
-words! {
     /// What kind of failure it is. There may be others than those that are known.
     ErrorCode {
         /// An attempt failed, and another follows.
@@ -333,173 +360,18 @@ words! {
         /// The session is gone, and the client is in none.
         SessionDeleted = "session_deleted",
     }
-}
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct Error {
-    pub message: String,
-    #[cfg_attr(test, schemars(transform = crate::schema::open))]
-    pub error_code: ErrorCode,
-    /// Whether another attempt follows.
-    pub retryable: bool,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Cancelled {
-    /// Who asked for it, or why.
-    pub message: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Title {
-    pub title: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct SubAgent {
-    pub parent_call_id: String,
-    pub sub_agent: String,
-    /// The name of the sub-agent's event.
-    pub event: String,
-    /// The payload of that event.
-    #[serde(deserialize_with = "any::deserialize")]
-    pub payload: Value,
-}
-
-/// A permission request, or the answer to one.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema), schemars(transform = crate::schema::one_of))]
-#[serde(untagged, try_from = "PermissionKeys")]
-pub enum Permission {
-    Request(PermissionRequest),
-    Answer(PermissionAnswer),
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct PermissionRequest {
-    pub request_id: String,
-    /// What the agent wants to do. Show all of it.
-    pub title: String,
-    /// The tool call that it is for.
-    pub call_id: Option<String>,
-    /// The arguments of that call; null if there are none.
-    #[serde(default, skip_serializing_if = "Value::is_null")]
-    pub arguments: Value,
-    /// What else is known of it, such as the change to a file.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub details: String,
-    pub choices: Vec<Choice>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct PermissionAnswer {
-    pub request_id: String,
-    /// The id of the choice.
-    pub choice: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Choice {
-    pub id: String,
-    pub name: String,
-    /// Such as `allow_once` or `reject_once`.
-    pub kind: String,
-}
-
-/// The keys of both forms, as they are read.
-#[derive(Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-struct PermissionKeys {
-    request_id: String,
-    title: Option<String>,
-    call_id: Option<String>,
-    #[serde(default, deserialize_with = "any::deserialize")]
-    arguments: Value,
-    #[serde(default)]
-    details: String,
-    choices: Option<Vec<Choice>>,
-    choice: Option<String>,
-}
-
-impl TryFrom<PermissionKeys> for Permission {
-    type Error = &'static str;
-
-    fn try_from(keys: PermissionKeys) -> Result<Permission, &'static str> {
-        let PermissionKeys { request_id, title, call_id, arguments, details, choices, choice } = keys;
-        match (title, choices, choice) {
-            (_, None, Some(choice)) => Ok(Permission::Answer(PermissionAnswer { request_id, choice })),
-            (Some(title), Some(choices), None) => Ok(Permission::Request(PermissionRequest {
-                request_id,
-                title,
-                call_id,
-                arguments,
-                details,
-                choices,
-            })),
-            _ => Err("neither a permission request nor the answer to one"),
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Clients {
-    pub clients: u64,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Plan {
-    pub entries: Vec<PlanEntry>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct PlanEntry {
-    pub content: String,
-    pub priority: PlanPriority,
-    pub status: PlanStatus,
-}
-
-words! {
     /// How important a task of a plan is.
     PlanPriority {
         High = "high",
         Medium = "medium",
         Low = "low",
     }
-}
 
-words! {
     /// How far a task of a plan has come.
     PlanStatus {
         Pending = "pending",
         InProgress = "in_progress",
         Completed = "completed",
     }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Large {
-    /// The source of the stored event.
-    pub source: String,
-    /// Its type, `message` or `record`.
-    pub r#type: String,
-    pub subtype: Option<String>,
-    pub bytes: u64,
-    /// Where its content can be read.
-    pub url: String,
 }

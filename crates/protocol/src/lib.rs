@@ -8,6 +8,8 @@
 //! is broken, which is an error to be shown.
 
 #[macro_use]
+mod payloads;
+#[macro_use]
 mod words;
 
 #[cfg(feature = "client")]

@@ -1,9 +1,9 @@
 //! Sets of words that may grow: a reader keeps a word that it does not know as text.
 
-/// Defines an enum with a variant for each known word, and `Other` for all others. The schema lists the
+/// Defines enums with a variant for each known word, and `Other` for all others. The schema lists the
 /// known words.
 macro_rules! words {
-    ($(#[$meta:meta])* $name:ident { $($(#[$about:meta])* $variant:ident = $word:literal,)+ }) => {
+    ($($(#[$meta:meta])* $name:ident { $($(#[$about:meta])* $variant:ident = $word:literal,)+ })+) => {$(
         $(#[$meta])*
         #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
         #[serde(from = "String", into = "String")]
@@ -66,5 +66,5 @@ macro_rules! words {
                 schemars::json_schema!({ "enum": [$($word),+] })
             }
         }
-    };
+    )+};
 }

@@ -1,0 +1,27 @@
+//! Connecting: the first request of a connection.
+
+payloads! {
+    #[derive(Default)]
+    pub struct ConnectParams {
+        /// The version of the protocol.
+        #[cfg_attr(test, schemars(extend("const" = crate::VERSION)))]
+        pub version: String,
+        /// What kind of client it is.
+        #[cfg_attr(test, schemars(length(min = 1, max = 64)))]
+        pub client_type: String,
+        /// Unless the HTTP request had it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub token: Option<String>,
+        /// With the same one after a reconnect, a client's messages are still `fromSelf`.
+        #[cfg_attr(test, schemars(length(min = 1, max = 64)))]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub client_id: Option<String>,
+    }
+
+    pub struct Connected {
+        pub gateway_version: String,
+        pub supported_methods: Vec<String>,
+        /// The one of the params, or a new one.
+        pub client_id: String,
+    }
+}

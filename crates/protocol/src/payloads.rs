@@ -1,0 +1,14 @@
+//! What the payloads of requests, responses and events have in common.
+
+/// Defines structs that are JSON objects with keys in camel case.
+macro_rules! payloads {
+    ($($(#[$meta:meta])* pub struct $name:ident { $($fields:tt)* })+) => {
+        $(
+            #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+            #[cfg_attr(test, derive(schemars::JsonSchema))]
+            #[serde(rename_all = "camelCase")]
+            $(#[$meta])*
+            pub struct $name { $($fields)* }
+        )+
+    };
+}
