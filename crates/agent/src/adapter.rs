@@ -6,20 +6,21 @@
 //! arrives during a sync, or shortly after the last one was stored, is stored as one event.
 
 mod attempt;
+mod beginning;
+mod ending;
 mod output;
+mod process;
 mod turns;
 
-use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Signal, WaitOptions, WaitStatus};
 use thread::files::log::Level;
 use thread::files::stamp::Stamp;
+use thread::model::backoff::Backoff;
 use thread::model::filter::{Filter, Scope};
 use thread::model::run::ProcessId;
 use thread::model::subscription::{ConsumerId, Subscription};
@@ -29,8 +30,9 @@ use thread::{After, Error, Event, LOOK_EVERY, NewEvent, Queue, Result};
 
 use self::attempt::Attempt;
 use self::output::Outbox;
-use crate::processes::{self, Mark};
-use crate::program::{Program, ProgramEvent};
+use self::process::Running;
+use crate::processes;
+use crate::program::ProgramEvent;
 use crate::protocol::{Output, Protocol};
 use crate::slots::{AgentSlots, Slot, Waiter};
 use crate::store::store;
@@ -39,15 +41,6 @@ use thread_conversation::{Entry, PermissionAnswer, Record, Session, is_ending};
 
 /// How many pieces of output may wait to be stored.
 const CHANNEL: usize = 64;
-
-/// How long a program has to exit after its stdin is closed, and again after TERM.
-const EXIT_GRACE: Duration = Duration::from_secs(2);
-
-/// How long killed processes may take to disappear.
-const KILL_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// The environment variable that names the program's protocol.
-const PROTOCOL_VARIABLE: &str = "THREAD_AGENT";
 
 /// The environment variable with the paths of the message's attached files, one per line.
 const ATTACHMENTS_VARIABLE: &str = "THREAD_ATTACHMENTS";
@@ -103,23 +96,6 @@ enum LoopEvent {
     Program(u64, ProgramEvent),
     /// There may be new events in the thread, or the stop flag was set.
     Nudge,
-}
-
-/// The program's process and its state, until it has exited and been cleaned up.
-struct Running {
-    program: Program,
-    /// Its exit code, or 128 plus the signal's number, once it has been reaped.
-    exited: Option<i32>,
-    /// How long the loop has waited for its output since then.
-    waited: Duration,
-    /// How many bytes of output have arrived since then.
-    late_bytes: usize,
-    stdout_closed: bool,
-    /// See [`ProgramEvent::StderrDone`].
-    stderr_done: bool,
-    /// It has said something while no answer was due, so nothing that it says can be trusted to belong to the
-    /// next message.
-    strayed: bool,
 }
 
 pub struct Adapter {
@@ -392,94 +368,6 @@ impl Adapter {
         }
     }
 
-    /// Reaps all children that have exited: the program, and supervisors started to wake consumers.
-    fn reap(&mut self) {
-        while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
-            if let Some(running) = self.running.as_mut().filter(|running| running.program.pid() == pid) {
-                running.exited = Some(code_of(status));
-            }
-        }
-    }
-
-    /// Ends the program, if there is one; of a persistent program also what it started. Blocks until it has
-    /// exited, which takes a few seconds at most unless it cannot be killed.
-    fn end_program(&mut self) {
-        let Some(mut running) = self.running.take() else { return };
-        running.program.close_input();
-        let mut killed_at = Instant::now() + 2 * EXIT_GRACE;
-        let mut term_at = Some(Instant::now() + EXIT_GRACE);
-        while running.exited.is_none() {
-            let now = Instant::now();
-            if term_at.is_some_and(|at| now >= at) {
-                running.program.signal(Signal::TERM);
-                term_at = None;
-            }
-            if now >= killed_at {
-                running.program.signal(Signal::KILL);
-                killed_at = now + KILL_TIMEOUT;
-            }
-            // The program may be blocked writing to a full channel.
-            drop(self.receive.recv_timeout(Duration::from_millis(10)));
-            while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
-                if pid == running.program.pid() {
-                    running.exited = Some(code_of(status));
-                }
-            }
-        }
-        if self.options.protocol.keeps_process() {
-            self.kill(self.mark_of_program().session(running.program.pid()));
-        }
-    }
-
-    /// Selects the processes of this consumer's agent.
-    fn mark(&self) -> Mark {
-        Mark::thread(self.queue.location()).with("THREAD_CONSUMER", self.options.consumer.as_str())
-    }
-
-    /// Selects the processes of a persistent program, also by ancestry: nothing else of this consumer is
-    /// running.
-    fn mark_of_program(&self) -> Mark {
-        let mark = self.mark().with(PROTOCOL_VARIABLE, self.options.protocol.name());
-        mark.below(self.supervisor.clone(), BTreeSet::new())
-    }
-
-    fn kill(&self, mark: Mark) {
-        if let Err(e) = mark.kill(KILL_TIMEOUT) {
-            self.warn(e);
-        }
-    }
-
-    /// Kills what a killed adapter left running, persistent programs and processes of an open attempt: they
-    /// must not work beside those of a new attempt.
-    fn end_leftovers(&mut self) {
-        // It takes a look at every process of the machine, which many new conversations at once would each take.
-        if matches!(is_new(&mut self.queue), Ok(true)) {
-            return;
-        }
-        for protocol in ["ndjson", "acp"] {
-            self.kill(self.mark().with(PROTOCOL_VARIABLE, protocol));
-        }
-        if let Some(open) = self.runs.iter().find(|run| run.in_attempt) {
-            let mark = self.mark().with("THREAD_RUN_ID", &open.run.run_id);
-            self.kill(mark.below(self.supervisor.clone(), BTreeSet::new()));
-        }
-    }
-
-    /// The program's command line and environment.
-    fn command(&self, attempt: &Attempt) -> Command {
-        let mut command = Command::new(&self.options.program[0]);
-        command.args(&self.options.program[1..]);
-        command.envs(self.options.environment.iter().map(|(name, value)| (name, value)));
-        // The token is the gateway's secret; the cursor is the adapter's and means nothing to the program.
-        command.env_remove("THREAD_TOKEN").env_remove("THREAD_LAST_ACKED_ID");
-        command.env("THREAD_DIR", self.queue.location().as_os_str());
-        command.env("THREAD_CONSUMER", self.options.consumer.as_str());
-        command.env("THREAD_RUN_ID", &attempt.run.run_id);
-        command.env("THREAD_EVENT_ID", attempt.run.reply_to.to_string());
-        command.env(PROTOCOL_VARIABLE, self.options.protocol.name());
-        command
-    }
-
     fn warn(&self, text: impl std::fmt::Display) {
         self.queue.log(Level::Warn, format_args!("agent: consumer={} {text}", self.options.consumer));
     }
@@ -503,15 +391,14 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 fn watch(queue: &Queue, send: SyncSender<LoopEvent>) {
     let (watcher, files) = (queue.watcher(), queue.files().clone());
     std::thread::spawn(move || {
-        let (mut seen, mut pause) = (None, LOOK_EVERY);
+        let (mut seen, mut backoff) = (None, Backoff::new(LOOK_EVERY, LONGEST_PAUSE));
         loop {
-            let noticed = watcher.wait(pause, None);
+            let noticed = watcher.wait(backoff.pause(), None);
             let stamp = Stamp::of(files.location(), files.path());
             if !noticed && stamp.is_some() && stamp == seen {
-                pause = (pause * 2).min(LONGEST_PAUSE);
                 continue;
             }
-            pause = LOOK_EVERY;
+            backoff.reset();
             seen = stamp.filter(|stamp| !stamp.is_fresh());
             // If the channel is full, the loop is awake anyway; if it is closed, the adapter has ended.
             if let Err(std::sync::mpsc::TrySendError::Disconnected(_)) = send.try_send(LoopEvent::Nudge) {
@@ -519,13 +406,6 @@ fn watch(queue: &Queue, send: SyncSender<LoopEvent>) {
             }
         }
     });
-}
-
-/// Whether no attempt was ever begun in a thread. Where the oldest event was pruned, that is not known.
-fn is_new(queue: &mut Queue) -> Result<bool> {
-    let begun = Filter::new("subtype = 'run'", Scope::Reading)?;
-    let newest = queue.newest()?.0;
-    Ok(queue.event(1)?.is_some() && queue.newest_matching(begun.as_ref(), newest, 1)?.is_empty())
 }
 
 /// Returns the session recorded last, wherever the cursor is; `None` if it is of another protocol, or from before the
@@ -547,8 +427,4 @@ fn last_clear(queue: &mut Queue) -> Result<i64> {
     let filter = Filter::new("subtype = 'clear'", Scope::Reading)?;
     let newest = queue.newest()?.0;
     Ok(queue.newest_matching(filter.as_ref(), newest, 1)?.first().copied().unwrap_or(0))
-}
-
-fn code_of(status: WaitStatus) -> i32 {
-    status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal)).unwrap_or(-1)
 }

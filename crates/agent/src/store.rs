@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use thread::error::DatabaseErrorKind;
 use thread::files::log::Level;
+use thread::model::backoff::Backoff;
 use thread::model::subscription::ConsumerId;
 use thread::run::wake::wake_others;
 use thread::run::{Launcher, push};
@@ -34,7 +35,7 @@ pub fn store(
     mut events: Vec<NewEvent<'static>>,
     stop: &AtomicBool,
 ) -> Result<()> {
-    let mut wait = FIRST_WAIT;
+    let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
     // The newest id before the first try, and whether a try since then may have succeeded unnoticed.
     let (mut before, mut in_doubt) = (None, false);
     while !events.is_empty() {
@@ -49,14 +50,13 @@ pub fn store(
         };
         queue.files().must_be_there()?;
         in_doubt |= matches!(&error, Error::Database(e) if e.kind == DatabaseErrorKind::OutcomeUnknown);
-        if wait == FIRST_WAIT {
+        if backoff.is_first() {
             queue.log(Level::Warn, format_args!("agent: cannot store events, still trying: {error}"));
         }
         if stop.load(Ordering::Relaxed) {
             return Err(error);
         }
-        std::thread::sleep(wait);
-        wait = (wait * 2).min(LONGEST_WAIT);
+        std::thread::sleep(backoff.pause());
     }
     if let Err(e) = wake_others(queue, launcher, own) {
         queue.log(Level::Warn, format_args!("wake: {e}"));

@@ -7,26 +7,26 @@
 //! An agent may go on after its answer: it has calls that are still in progress, and speaks when they are done.
 
 mod blocks;
+mod call;
+mod requests;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use agent_client_protocol_schema::ProtocolVersion;
 use agent_client_protocol_schema::v1::{
-    AGENT_METHOD_NAMES, CLIENT_METHOD_NAMES, CancelNotification, ContentBlock, EnvVariable, Implementation,
-    InitializeRequest, InitializeResponse, LoadSessionRequest, McpServer, McpServerStdio, NewSessionRequest,
-    NewSessionResponse, PermissionOptionKind, PromptCapabilities, PromptRequest, PromptResponse,
-    RequestPermissionOutcome, RequestPermissionRequest, RequestPermissionResponse, ResumeSessionRequest,
-    SelectedPermissionOutcome, SessionNotification, SessionUpdate, StopReason, TextContent, ToolCallContent,
-    ToolCallId, ToolCallStatus, ToolCallUpdate, ToolCallUpdateFields,
+    AGENT_METHOD_NAMES, CLIENT_METHOD_NAMES, CancelNotification, Implementation, InitializeRequest,
+    PermissionOptionKind, PromptCapabilities, RequestPermissionOutcome, RequestPermissionRequest,
+    RequestPermissionResponse, SelectedPermissionOutcome, SessionNotification, SessionUpdate, ToolCallStatus,
+    ToolCallUpdate,
 };
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use self::blocks::{blocks_of, part_of, text_of};
+use self::blocks::{part_of, text_of};
+use self::call::{Call, known};
+pub use self::requests::ToolServer;
+use self::requests::{Request, reported_session};
 use super::{Done, Ended, Output, Prompt, Protocol};
-use crate::transcript::as_text;
 use thread_conversation::{Choice, ClientInput, Permission, ToolCall, ToolResult};
 
 /// How many bytes an agent may print that are not messages, such as notices of `npx`.
@@ -34,138 +34,6 @@ const NOISE: usize = 64 * 1024;
 
 /// The longest message, in bytes.
 const LONGEST_LINE: usize = 64 * 1024 * 1024;
-
-/// The kinds of requests that are sent to the agent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Request {
-    Initialize,
-    NewSession,
-    LoadSession,
-    /// As loading it, but the agent does not repeat its history.
-    ResumeSession,
-    Prompt,
-}
-
-/// What is known of a call. An agent may announce it before it knows its details.
-#[derive(Debug, Default)]
-struct Call {
-    call: ToolCall,
-    /// What it shows, such as a change to a file.
-    content: Vec<ToolCallContent>,
-    /// As it was reported.
-    reported: Option<ToolCall>,
-    finished: bool,
-    /// It began in a turn that is over. If it is not finished, the agent works at it in the background.
-    past: bool,
-}
-
-impl Call {
-    fn is_complete(&self) -> bool {
-        let arguments = &self.call.arguments;
-        let is_empty = arguments.is_null() || arguments.as_object().is_some_and(Map::is_empty);
-        !self.call.name.is_empty() && !is_empty
-    }
-
-    /// Takes over what an update says.
-    fn update(&mut self, fields: &mut ToolCallUpdateFields, meta: Option<&Map<String, Value>>) {
-        let call = &mut self.call;
-        let title = fields.title.take().filter(|title| !title.is_empty());
-        if let Some(kind) = fields.kind.as_ref().and_then(word_of) {
-            call.kind = Some(kind);
-        }
-        // A title changes, and says what this call does; a name is the tool's.
-        let given = fields.name.take().filter(|name| !name.is_empty()).or_else(|| tool_name(meta));
-        if let Some(name) = given {
-            call.name = name;
-        } else if call.name.is_empty() {
-            call.name = title.clone().or_else(|| call.kind.clone()).unwrap_or_default();
-        }
-        call.title = title.or_else(|| call.title.take());
-        if let Some(arguments) = fields.raw_input.take() {
-            call.arguments = arguments;
-        }
-        if let Some(locations) = fields.locations.take().filter(|locations| !locations.is_empty()) {
-            call.locations = serde_json::to_value(locations).unwrap_or_default();
-        }
-        if let Some(content) = fields.content.take().filter(|content| !content.is_empty()) {
-            self.content = content;
-        }
-    }
-
-    /// What it shows, as text.
-    fn text(&self) -> String {
-        content_text(&self.content)
-    }
-
-    /// Its content, unless that says no more than the result.
-    fn shown(&self, outcome: &Result<Value, String>) -> Value {
-        let text = match outcome {
-            Ok(result) => result.as_str(),
-            Err(error) => Some(error.as_str()),
-        };
-        let is_text = |one: &ToolCallContent| matches!(one, ToolCallContent::Content(content) if matches!(content.content, ContentBlock::Text(_)));
-        if self.content.is_empty() || self.content.iter().all(is_text) && text == Some(self.text().as_str()) {
-            return Value::Null;
-        }
-        serde_json::to_value(&self.content).unwrap_or_default()
-    }
-
-    /// Reports it, unless it was reported like this already.
-    fn report(&mut self) -> Option<Output> {
-        if self.reported.as_ref() == Some(&self.call) {
-            return None;
-        }
-        self.reported = Some(self.call.clone());
-        Some(Output::Call(self.call.clone()))
-    }
-
-    /// Whether it goes on after the agent has answered.
-    fn is_task(&self) -> bool {
-        self.call.arguments.get("run_in_background") == Some(&Value::Bool(true))
-    }
-}
-
-/// The name of the tool, where the agent gives it in an extension of its own: `{"claudeCode":{"toolName":"Bash"}}`.
-fn tool_name(meta: Option<&Map<String, Value>>) -> Option<String> {
-    let of = |object: &Map<String, Value>| {
-        let name = ["toolName", "tool_name"].into_iter().find_map(|key| object.get(key)?.as_str())?;
-        Some(name.to_owned()).filter(|name| !name.is_empty())
-    };
-    let meta = meta?;
-    of(meta).or_else(|| meta.values().find_map(|value| of(value.as_object()?)))
-}
-
-/// The id of the agent's own session, where it gives another in an extension of its own.
-fn reported_session(meta: &Value) -> Option<String> {
-    let of = |object: &Value| {
-        let id = ["sessionId", "session_id"].into_iter().find_map(|key| object.get(key)?.as_str())?;
-        Some(id.to_owned()).filter(|id| !id.is_empty())
-    };
-    of(meta).or_else(|| meta.as_object()?.values().find_map(of))
-}
-
-/// The word that stands for a value in the protocol.
-fn word_of(value: &impl Serialize) -> Option<String> {
-    serde_json::to_value(value).ok()?.as_str().map(str::to_owned)
-}
-
-/// A program that gives the agent tools, by the Model Context Protocol on its stdin and stdout.
-#[derive(Debug, Clone)]
-pub struct ToolServer {
-    pub name: String,
-    /// Absolute.
-    pub program: PathBuf,
-    pub arguments: Vec<String>,
-    pub environment: Vec<(String, String)>,
-}
-
-impl ToolServer {
-    fn described(&self) -> McpServer {
-        let variables = self.environment.iter().map(|(name, value)| EnvVariable::new(name, value));
-        let server = McpServerStdio::new(&self.name, &self.program);
-        McpServer::Stdio(server.args(self.arguments.clone()).env(variables.collect()))
-    }
-}
 
 #[derive(Debug)]
 pub struct Acp {
@@ -220,43 +88,6 @@ impl Acp {
         }
     }
 
-    fn request(&mut self, request: Request, method: &str, params: impl Serialize, out: &mut Vec<u8>) {
-        self.last_id += 1;
-        self.requests.insert(self.last_id, request);
-        send(out, json!({ "jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params }));
-    }
-
-    fn is_open(&self, request: Request) -> bool {
-        self.requests.values().any(|open| *open == request)
-    }
-
-    fn send_prompt(&mut self, prompt: &Prompt, with_transcript: bool, out: &mut Vec<u8>) {
-        self.calls.retain(|_, call| !call.finished);
-        let mut blocks = blocks_of(&prompt.content, &prompt.attachments, &self.takes);
-        if let Some(context) = prompt.input.get(ClientInput::CONTEXT) {
-            blocks.insert(0, ContentBlock::Text(TextContent::new(context_text(context))));
-        }
-        if with_transcript && !prompt.transcript.is_empty() {
-            blocks.insert(0, ContentBlock::Text(TextContent::new(as_text(&prompt.transcript))));
-        }
-        let session = self.session.clone().unwrap_or_default();
-        self.request(
-            Request::Prompt,
-            AGENT_METHOD_NAMES.session_prompt,
-            PromptRequest::new(session, blocks),
-            out,
-        );
-    }
-
-    fn servers(&self) -> Vec<McpServer> {
-        self.servers.iter().map(ToolServer::described).collect()
-    }
-
-    fn new_session(&mut self, out: &mut Vec<u8>) {
-        let params = NewSessionRequest::new(self.cwd.clone()).mcp_servers(self.servers());
-        self.request(Request::NewSession, AGENT_METHOD_NAMES.session_new, params, out);
-    }
-
     fn message(&mut self, message: &Value, out: &mut Vec<u8>) -> Result<Vec<Output>, Done> {
         let id = message.get("id").filter(|id| !id.is_null());
         match (message.get("method").and_then(Value::as_str), id) {
@@ -267,94 +98,6 @@ impl Acp {
                 request.map_or(Ok(Vec::new()), |request| self.handle_response(request, message, out))
             }
             (None, None) => Ok(Vec::new()),
-        }
-    }
-
-    /// Handles the response to one of our requests.
-    fn handle_response(
-        &mut self,
-        request: Request,
-        message: &Value,
-        out: &mut Vec<u8>,
-    ) -> Result<Vec<Output>, Done> {
-        if let Some(error) = message.get("error") {
-            // The agent may no longer have the session, or have it only to load.
-            let old = self.waiting.as_ref().and_then(|prompt| prompt.session.clone());
-            match (request, old) {
-                (Request::ResumeSession, Some(session)) if self.can_load => {
-                    self.load_session(session, out);
-                    return Ok(Vec::new());
-                }
-                (Request::ResumeSession | Request::LoadSession, _) => {
-                    self.new_session(out);
-                    return Ok(Vec::new());
-                }
-                _ => {}
-            }
-            let error = format!("the agent answered with an error: {}", error_text(error));
-            // Errors before the prompt, such as a missing login, would only be repeated.
-            return Err(Done::Failed { error, retryable: request == Request::Prompt });
-        }
-        let result = &message["result"];
-        match request {
-            Request::Initialize => {
-                let response: InitializeResponse = parsed(result)?;
-                if response.protocol_version != ProtocolVersion::V1 {
-                    let version = response.protocol_version.as_u16();
-                    let error = format!(
-                        "the agent speaks version {version} of the Agent Client Protocol; this is version 1"
-                    );
-                    return Err(Done::Failed { error, retryable: false });
-                }
-                self.can_load = response.agent_capabilities.load_session;
-                self.can_resume = response.agent_capabilities.session_capabilities.resume.is_some();
-                self.takes = response.agent_capabilities.prompt_capabilities;
-                match self.waiting.as_ref().and_then(|prompt| prompt.session.clone()) {
-                    Some(session) if self.can_resume => {
-                        let params = ResumeSessionRequest::new(session, self.cwd.clone());
-                        let params = params.mcp_servers(self.servers());
-                        self.request(Request::ResumeSession, AGENT_METHOD_NAMES.session_resume, params, out);
-                    }
-                    Some(session) if self.can_load => self.load_session(session, out),
-                    _ => self.new_session(out),
-                }
-                Ok(Vec::new())
-            }
-            Request::NewSession => {
-                let session: NewSessionResponse = parsed(result)?;
-                let id = session.session_id.to_string();
-                self.session = Some(id.clone());
-                if let Some(prompt) = self.waiting.take() {
-                    self.send_prompt(&prompt, true, out);
-                }
-                // A session that cannot be taken up again is not worth recording.
-                Ok(if self.can_continue() { vec![Output::Session(id)] } else { Vec::new() })
-            }
-            Request::ResumeSession | Request::LoadSession => {
-                if let Some(prompt) = self.waiting.take() {
-                    self.session = prompt.session.clone();
-                    self.send_prompt(&prompt, false, out);
-                }
-                Ok(Vec::new())
-            }
-            Request::Prompt => {
-                let done = prompt_done(result)?;
-                // Calls that never got complete, and never began.
-                let calls = self.calls.values_mut().filter(|call| call.reported.is_none() && !call.past);
-                let mut output: Vec<Output> = calls.filter_map(Call::report).collect();
-                if !matches!(done, Done::Answered { .. }) {
-                    // What was cancelled is not worked at any longer.
-                    self.calls.values_mut().for_each(|call| call.finished = true);
-                    self.tasks = 0;
-                }
-                self.turn_done();
-                if let Some(id) = reported_session(&result["_meta"]) {
-                    self.newest = Some(id);
-                }
-                output.extend(self.newest_session());
-                output.push(Output::Done(done));
-                Ok(output)
-            }
         }
     }
 
@@ -458,11 +201,6 @@ impl Acp {
     /// The session that another process is to take up, if the agent has begun one itself.
     fn newest_session(&self) -> Option<Output> {
         self.newest.clone().filter(|_| self.can_continue()).map(Output::Session)
-    }
-
-    fn load_session(&mut self, session: String, out: &mut Vec<u8>) {
-        let params = LoadSessionRequest::new(session, self.cwd.clone()).mcp_servers(self.servers());
-        self.request(Request::LoadSession, AGENT_METHOD_NAMES.session_load, params, out);
     }
 
     /// Handles a request by the agent.
@@ -618,65 +356,9 @@ impl Protocol for Acp {
     }
 }
 
-/// A call, which may be a new one.
-fn known<'c>(calls: &'c mut BTreeMap<String, Call>, id: &ToolCallId) -> &'c mut Call {
-    calls.entry(id.to_string()).or_insert_with(|| Call {
-        call: ToolCall { call_id: id.to_string(), ..ToolCall::default() },
-        ..Call::default()
-    })
-}
-
-fn prompt_done(result: &Value) -> Result<Done, Done> {
-    let response: PromptResponse = parsed(result)?;
-    Ok(match response.stop_reason {
-        StopReason::Cancelled => Done::Cancelled,
-        StopReason::Refusal => Done::Failed { error: "the agent refused to go on".into(), retryable: false },
-        reason => {
-            let total_tokens = result["usage"]["totalTokens"].as_u64();
-            // Such as `max_tokens`: the answer is not all that it could be.
-            let stage = (reason != StopReason::EndTurn)
-                .then(|| result["stopReason"].as_str().unwrap_or_default().to_owned());
-            Done::Answered { content: None, total_tokens, stage }
-        }
-    })
-}
-
 fn send(out: &mut Vec<u8>, message: Value) {
     out.extend(message.to_string().into_bytes());
     out.push(b'\n');
-}
-
-fn parsed<T: DeserializeOwned>(result: &Value) -> Result<T, Done> {
-    serde_json::from_value(result.clone())
-        .map_err(|e| Done::Broken(format!("the agent's answer does not fit the Agent Client Protocol: {e}")))
-}
-
-/// What a client says of its surroundings: `[{"description","value"}]` as text.
-fn context_text(context: &Value) -> String {
-    let mut text = String::from("What the user's application says of itself:\n");
-    for one in context.as_array().into_iter().flatten() {
-        let value = &one["value"];
-        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        text.push_str(&format!("\n[{}]\n{value}\n", one["description"].as_str().unwrap_or_default()));
-    }
-    text
-}
-
-fn error_text(error: &Value) -> String {
-    let message = error["message"].as_str().unwrap_or("no message");
-    match error.get("data").filter(|data| !data.is_null()) {
-        Some(Value::String(data)) => format!("{message}: {data}"),
-        Some(data) => format!("{message}: {data}"),
-        None => message.to_owned(),
-    }
-}
-
-fn content_text(content: &[ToolCallContent]) -> String {
-    let text = |one: &ToolCallContent| match one {
-        ToolCallContent::Content(content) => Some(text_of(&content.content)),
-        _ => serde_json::to_string(one).ok(),
-    };
-    content.iter().filter_map(text).collect::<Vec<_>>().join("\n")
 }
 
 fn kind_of(kind: PermissionOptionKind) -> &'static str {

@@ -1,6 +1,5 @@
 //! Messages as content blocks of a prompt, and content blocks as text.
 
-use std::fmt::Write;
 use std::path::Path;
 
 use agent_client_protocol_schema::v1::{
@@ -9,6 +8,7 @@ use agent_client_protocol_schema::v1::{
 };
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
 use crate::attachments::Attachment;
@@ -73,17 +73,12 @@ fn file_block(file: &Attachment, takes: &PromptCapabilities) -> ContentBlock {
     }
 }
 
+/// What a path in a URI has as it is.
+const UNESCAPED: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
 fn file_uri(path: &str) -> String {
-    let mut uri = String::from("file://");
-    for byte in path.bytes() {
-        match byte {
-            b'/' | b'-' | b'_' | b'.' | b'~' => uri.push(char::from(byte)),
-            _ if byte.is_ascii_alphanumeric() => uri.push(char::from(byte)),
-            // Writing to a String cannot fail.
-            _ => write!(uri, "%{byte:02X}").unwrap_or_default(),
-        }
-    }
-    uri
+    format!("file://{}", utf8_percent_encode(path, UNESCAPED))
 }
 
 /// Returns an image or a recording as a content part; `None` for anything else.

@@ -1,0 +1,176 @@
+//! Beginning an attempt: what the program is given, and starting it.
+
+use std::io::{ErrorKind, Seek, Write};
+use std::time::{Duration, Instant};
+
+use thread::Result;
+
+use super::attempt::Attempt;
+use super::output::push_status;
+use super::turns::{KILLED, SETTLE};
+use super::{ATTACHMENTS_VARIABLE, Adapter, LoopEvent, Running};
+use crate::attachments::attachments;
+use thread_conversation::{Answer, ClientInput, Entry, Message, Run, Status};
+use crate::processes::descendants;
+use crate::program::{Input, Program};
+use crate::protocol::{Done, Prompt};
+use crate::transcript::transcript;
+
+impl Adapter {
+    /// Begins the next attempt of a run.
+    pub(super) fn begin(&mut self, id: i64) -> Result<()> {
+        self.clean_up_before(id);
+        let Some(open) = self.runs.get(id).cloned() else { return Ok(()) };
+        if open.in_attempt {
+            self.abandon(&open, KILLED);
+            self.outbox.event(open.run.attempt_failed(KILLED, None));
+        }
+        let run = Run { attempt: open.run.attempt + 1, ..open.run };
+        self.outbox.event(run.started());
+        self.outbox.attempt_begins();
+        let mut attempt = Attempt::new(run.clone(), self.outbox.count());
+        push_status(&mut attempt, &mut self.outbox, Status::Thinking);
+        // Stored before the program starts, so that a crash does not lose the count.
+        self.flush_and_catch_up()?;
+        if !self.options.protocol.keeps_process() {
+            attempt.spared = descendants(&self.supervisor);
+        }
+        self.settle_program();
+        if !self.unasked.is_empty() {
+            // It spoke up just now: a run within this one, which has not been given its message yet.
+            self.begin_unasked()?;
+            self.flush_and_catch_up()?;
+            if let Some(mut unasked) = self.attempt.take() {
+                self.options.protocol.unasked_done();
+                let content = unasked.take_answer();
+                self.answer(&mut unasked, Answer { content, ..Answer::default() });
+                self.flush_and_catch_up()?;
+            }
+        }
+        let prompt = self.prompt(run)?;
+        if self.options.protocol.takes(ClientInput::TOOLS) {
+            attempt.client_tools = prompt.input.tools().map(str::to_owned).collect();
+        }
+        let fields = prompt.input.fields().map(|(field, _)| field);
+        let unsupported: Vec<_> = fields.filter(|field| !self.options.protocol.takes(field)).collect();
+        if !unsupported.is_empty() && attempt.run.attempt == 1 {
+            self.outbox.event(attempt.run.unsupported(&unsupported));
+        }
+        let started = self.start(&attempt, prompt);
+        self.attempt = Some(attempt);
+        if let Err(e) = started {
+            let program = self.options.program[0].to_string_lossy().into_owned();
+            let error = format!("the agent program '{program}' cannot be run: {e}");
+            // A missing program stays missing; a full disk or process table may have room again.
+            let retryable = matches!(
+                e.kind(),
+                ErrorKind::StorageFull
+                    | ErrorKind::QuotaExceeded
+                    | ErrorKind::WouldBlock
+                    | ErrorKind::OutOfMemory
+                    | ErrorKind::ExecutableFileBusy
+            );
+            if let Some(attempt) = &mut self.attempt {
+                attempt.done = Some(Done::Failed { error, retryable });
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what a persistent program has printed since its last answer, and ends it if it should not have.
+    pub(super) fn settle_program(&mut self) {
+        let until = Instant::now() + SETTLE;
+        while let Some(running) = &self.running {
+            let is_read = running.program.is_read();
+            self.drain(None);
+            if is_read || !self.unasked.is_empty() {
+                break;
+            }
+            if Instant::now() >= until {
+                if !self.options.protocol.speaks_unasked() {
+                    self.stray();
+                }
+                break;
+            }
+            self.wait(Instant::now() + Duration::from_millis(1));
+        }
+        if self.running.as_ref().is_some_and(|running| running.strayed) {
+            self.warn("the agent program printed something while no answer was due, so it is ended");
+            self.end_program();
+        }
+        self.drop_exited();
+    }
+
+    pub(super) fn prompt(&mut self, run: Run) -> Result<Prompt> {
+        let mut json = Vec::new();
+        let event = self.queue.event(run.reply_to)?;
+        if let Some(event) = &event {
+            event.row().write_json(&mut json);
+        }
+        let message = match event.as_ref().map(|event| Entry::of(event)) {
+            Some(Entry::Message(message)) => message,
+            _ => Message::default(),
+        };
+        let fresh = self.running.is_none();
+        let transcript = match self.options.protocol.transcript() {
+            most if fresh && most > 0 => {
+                let (runs, cleared) = (&self.runs, self.cleared);
+                transcript(&mut self.queue, cleared, most, |id| runs.get(id).is_some())?
+            }
+            _ => Vec::new(),
+        };
+        Ok(Prompt {
+            run,
+            event: String::from_utf8_lossy(&json).into_owned(),
+            attachments: attachments(self.queue.path(), &message.other),
+            input: ClientInput::of(&message.other),
+            content: message.content,
+            transcript,
+            session: self.session.clone().filter(|_| fresh),
+        })
+    }
+
+    /// Gives the prompt to the program, and starts it if it is not running.
+    pub(super) fn start(&mut self, attempt: &Attempt, prompt: Prompt) -> std::io::Result<()> {
+        let mut bytes = Vec::new();
+        let files: Vec<&str> = prompt.attachments.iter().map(|file| file.path.as_str()).collect();
+        let files = files.join("\n");
+        if let Some(running) = &self.running {
+            self.options.protocol.prompt(prompt, &mut bytes);
+            running.program.log_more();
+            running.program.send(bytes);
+            return Ok(());
+        }
+        self.options.protocol.started();
+        self.options.protocol.prompt(prompt, &mut bytes);
+        let keeps = self.options.protocol.keeps_process();
+        let input = if keeps {
+            Input::Pipe
+        } else {
+            let mut file = self.queue.files().make_unnamed_file("run")?;
+            file.write_all(&bytes)?;
+            file.rewind()?;
+            Input::File(file)
+        };
+        self.started += 1;
+        self.program_cleared = self.cleared;
+        let mut command = self.command(attempt);
+        if !keeps && !files.is_empty() {
+            command.env(ATTACHMENTS_VARIABLE, files);
+        }
+        let program = Program::start(command, input, self.started, self.send.clone(), LoopEvent::Program)?;
+        if keeps {
+            program.send(bytes);
+        }
+        self.running = Some(Running {
+            program,
+            exited: None,
+            waited: Duration::ZERO,
+            late_bytes: 0,
+            stdout_closed: false,
+            stderr_done: false,
+            strayed: false,
+        });
+        Ok(())
+    }
+}
