@@ -5,6 +5,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use etcetera::BaseStrategy;
+use etcetera::base_strategy::Xdg;
 use thread_protocol::client::Address;
 use uuid::Uuid;
 
@@ -28,8 +30,8 @@ pub struct Config {
 }
 
 pub fn load(options: &Options) -> Result<Config> {
-    let root =
-        options.root.clone().or_else(|| Some(dir_of("XDG_DATA_HOME", ".local/share")?.join("sessions")));
+    let dirs = Xdg::new().ok();
+    let root = options.root.clone().or_else(|| Some(dirs.as_ref()?.data_dir().join("thread/sessions")));
     let text = match &options.url {
         Some(url) => url.clone(),
         None => read(root.as_deref(), ADDRESS)?.ok_or_else(no_gateway)?,
@@ -46,7 +48,8 @@ pub fn load(options: &Options) -> Result<Config> {
         None if options.url.is_none() || address.is_loopback() => read(root.as_deref(), TOKEN)?,
         token => token,
     };
-    Ok(Config { address, token, ca: options.ca.clone(), state: dir_of("XDG_STATE_HOME", ".local/state") })
+    let state = dirs.and_then(|dirs| Some(dirs.state_dir()?.join("thread")));
+    Ok(Config { address, token, ca: options.ca.clone(), state })
 }
 
 fn no_gateway() -> Failure {
@@ -55,13 +58,6 @@ fn no_gateway() -> Failure {
         "no gateway has been started here",
         "start one with `thread serve`, or name one with --url",
     )
-}
-
-/// The directory `thread` in one of the XDG directories.
-fn dir_of(variable: &str, default: &str) -> Option<PathBuf> {
-    let given = env::var_os(variable).map(PathBuf::from).filter(|dir| dir.is_absolute());
-    let dir = given.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(default)))?;
-    Some(dir.join("thread"))
 }
 
 fn read(root: Option<&Path>, name: &str) -> Result<Option<String>> {

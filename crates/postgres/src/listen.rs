@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use fallible_iterator::FallibleIterator;
 use thread::files::{COMMIT, CONTROL};
+use thread::model::backoff::Backoff;
 use thread::model::location::Location;
 use thread::store::Notice;
 
@@ -67,19 +68,20 @@ pub fn listen(location: &Location) {
 }
 
 fn run(target: &Target, lock: &PathBuf) -> ! {
-    let mut pause = TRY_EVERY;
+    let mut backoff = Backoff::new(2 * TRY_EVERY, LONGEST_PAUSE);
     loop {
-        match try_lock(lock) {
-            Ok(Some(_lock)) => {
-                pause = match follow(target) {
-                    Ok(()) => WITHOUT,
-                    Err(heard) if heard => TRY_EVERY,
-                    Err(_) => (pause * 2).min(LONGEST_PAUSE),
-                };
+        let followed = match try_lock(lock) {
+            Ok(Some(_lock)) => Some(follow(target)),
+            _ => None,
+        };
+        std::thread::sleep(match followed {
+            Some(Ok(())) => WITHOUT,
+            Some(Err(false)) => backoff.pause(),
+            Some(Err(true)) | None => {
+                backoff.reset();
+                TRY_EVERY
             }
-            _ => pause = TRY_EVERY,
-        }
-        std::thread::sleep(pause);
+        });
     }
 }
 
