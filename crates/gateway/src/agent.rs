@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use thread::Queue;
+use thread::failure::Failure;
 use thread::model::subscription::ConsumerId;
 use thread::run::launcher::is_executable;
 use thread::run::{Launcher, WakeBy};
@@ -12,7 +13,7 @@ use thread_agent::launcher;
 use thread_agent::settings::{Settings, Stay, read_env_file};
 use thread_conversation::CONSUMER;
 
-use crate::error::{Result, StartError};
+use crate::error::Result;
 
 /// The agent that new sessions get.
 #[derive(Debug, Clone)]
@@ -35,18 +36,18 @@ impl Agent {
         stay: &Stay,
         cwd: PathBuf,
         launcher: &Launcher,
-    ) -> Result<Agent, StartError> {
-        settings.check().map_err(|e| StartError::usage(e.what, e.hint))?;
+    ) -> Result<Agent, Failure> {
+        settings.check()?;
         let env_file = settings.env_file.as_ref().map(|file| cwd.join(file));
         if let Some(file) = &env_file {
-            read_env_file(file).map_err(|e| StartError::usage(e.what, e.hint))?;
+            read_env_file(file).map_err(|e| Failure::usage(e.what, e.hint))?;
         }
         let options = [settings.words(), stay.words()].concat();
         let words = words(line, &cwd)?;
         let name = name_of(&words);
         let install = Install { options, env_file, ..Install::new(words, cwd) };
         install.handler().map_err(|e| {
-            StartError::failed(e.to_string(), "install thread-agent beside thread-serve, or on PATH")
+            Failure::failed(e.to_string(), "install thread-agent beside thread-serve, or on PATH")
         })?;
         Ok(Agent { name, install, launcher: launcher.clone() })
     }
@@ -84,10 +85,9 @@ impl Agent {
 
 /// Splits a shell command into program and arguments. A plain command is started without a shell, so that a
 /// missing program is noticed at startup; everything else is left to `sh -c`.
-fn words(line: &str, cwd: &Path) -> Result<Vec<String>, StartError> {
+fn words(line: &str, cwd: &Path) -> Result<Vec<String>, Failure> {
     const SHELLS_OWN: [char; 14] = ['|', '&', ';', '<', '>', '(', ')', '$', '`', '*', '?', '[', '~', '#'];
-    let usage =
-        |what: String| StartError::usage(what, "give --agent a command that sh can run: 'llm -m local'");
+    let usage = |what: String| Failure::usage(what, "give --agent a command that sh can run: 'llm -m local'");
     let assigns =
         line.split_whitespace().next().ok_or_else(|| usage("--agent is empty".into()))?.contains('=');
     if assigns || line.contains(SHELLS_OWN) || line.contains('\n') {
@@ -111,7 +111,7 @@ fn words(line: &str, cwd: &Path) -> Result<Vec<String>, StartError> {
         false => launcher::on_path(program).is_some(),
     };
     if !found {
-        return Err(StartError::failed(
+        return Err(Failure::failed(
             format!("there is no program '{program}' for --agent"),
             "install it, or give its whole path",
         ));
@@ -143,9 +143,9 @@ pub fn consumer() -> ConsumerId {
 /// # Errors
 ///
 /// The program `thread` is not installed.
-pub fn launcher() -> Result<Launcher, StartError> {
+pub fn launcher() -> Result<Launcher, Failure> {
     let program = thread_agent::launcher::program("thread")
-        .map_err(|e| StartError::failed(e, "install thread beside thread-serve, or on PATH"))?;
+        .map_err(|e| Failure::failed(e, "install thread beside thread-serve, or on PATH"))?;
     Ok(Launcher { program, waking: WakeBy::Dispatch })
 }
 

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use thread::model::backoff::Backoff;
 use thread::run::Launcher;
 use tokio::sync::watch;
 
@@ -113,15 +114,15 @@ impl Gateway {
     pub async fn delete(&self, session: SessionId) -> Result<()> {
         let root = self.root.clone();
         let deletion = self.pool().run(session, Kind::Write, move || root.begin_deletion(session)).await?;
-        let (deletion, mut pause) = (Arc::new(Mutex::new(deletion)), FIRST_STEP);
+        let (deletion, mut backoff) =
+            (Arc::new(Mutex::new(deletion)), Backoff::new(FIRST_STEP, LONGEST_STEP));
         loop {
             let (root, deletion) = (self.root.clone(), deletion.clone());
             let step = move || root.delete(&mut deletion.lock().unwrap_or_else(PoisonError::into_inner));
             if self.pool().run(session, Kind::Write, step).await? {
                 break;
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_STEP);
+            tokio::time::sleep(backoff.pause()).await;
         }
         self.storage.release(session).await;
         self.catalogue.forget(session);

@@ -34,8 +34,12 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use clap::error::ErrorKind;
+use etcetera::BaseStrategy;
+use etcetera::base_strategy::Xdg;
 use object_store::ObjectStore;
+use thread::failure::Failure;
 use thread::run::scope::Scope;
+use thread::run::shutdown::Shutdown;
 use thread::run::starter::{News, Starter};
 use thread_sessions::session_id;
 use tokio::signal::unix::{SignalKind, signal};
@@ -47,7 +51,6 @@ use crate::access::origin::{self, Origins};
 use crate::access::proxy::Proxies;
 use crate::access::token::Token;
 use crate::agent::Agent;
-use crate::error::StartError;
 use crate::gateway::Gateway;
 use crate::health::Health;
 use crate::http::server;
@@ -77,13 +80,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(e) => {
-            let text = e.to_string();
-            // clap puts the error, sometimes with a list below it, in the first paragraph.
-            let what: Vec<&str> =
-                text.split("\n\n").next().unwrap_or_default().lines().map(str::trim).collect();
-            let what = what.join(" ");
-            let what = what.strip_prefix("error: ").unwrap_or(&what);
-            return report(&StartError::usage(what, "see `thread serve --help`"));
+            return report(&Failure::of_usage(&e.to_string(), "see `thread serve --help`"));
         }
     };
     let remote = match options.storage.as_deref().map(storage::remote).transpose() {
@@ -102,9 +99,7 @@ fn main() -> ExitCode {
         .enable_all()
         .build();
     let done = runtime
-        .map_err(|e| {
-            StartError::failed(format!("cannot start the runtime: {e}"), "check the limits on threads")
-        })
+        .map_err(|e| Failure::failed(format!("cannot start the runtime: {e}"), "check the limits on threads"))
         .and_then(|runtime| {
             let done = runtime.block_on(run(options, remote));
             // Blocking tasks that take longer are abandoned: no client is left to get their results.
@@ -117,9 +112,9 @@ fn main() -> ExitCode {
     }
 }
 
-fn report(error: &StartError) -> ExitCode {
-    eprintln!("{error}");
-    ExitCode::from(if error.usage { 2 } else { 1 })
+fn report(error: &Failure) -> ExitCode {
+    eprintln!("Error: {error}");
+    ExitCode::from(error.exit)
 }
 
 /// Takes what the store has been opened with out of the environment of this process, which agents inherit.
@@ -135,12 +130,12 @@ unsafe fn forget_credentials() {
     }
 }
 
-async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(), StartError> {
+async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(), Failure> {
     let dir = options.root.clone().map_or_else(default_root, Ok)?;
     let public = origin::parse("--public-url", options.public_url.as_slice())?.pop();
     let reached = (!options.listen.ip().is_loopback()).then(|| options.listen.to_string());
     if let Some(reached) = public.clone().or(reached).filter(|_| options.no_auth) {
-        return Err(StartError::usage(
+        return Err(Failure::usage(
             format!("--no-auth would admit anybody who can reach {reached}"),
             "listen on a loopback address, such as 127.0.0.1:3336, without --public-url, or leave out --no-auth",
         ));
@@ -150,7 +145,7 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
     let agent = match &options.agent {
         Some(command) => {
             let cwd = std::env::current_dir().map_err(|e| {
-                StartError::failed(
+                Failure::failed(
                     format!("the current directory is gone: {e}"),
                     "start the gateway in another directory",
                 )
@@ -160,7 +155,7 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
         None => None,
     };
     let (root, readable) = Root::open(&dir).map_err(|e| {
-        StartError::failed(
+        Failure::failed(
             format!("{} cannot be used: {e}", dir.display()),
             format!("choose another directory with --root, or run chmod 700 {}", dir.display()),
         )
@@ -181,7 +176,7 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
         );
     }
     let cannot_listen = |e| {
-        StartError::failed(
+        Failure::failed(
             format!("cannot listen on {}: {e}", options.listen),
             "choose another address with --listen",
         )
@@ -189,7 +184,7 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
     let listener = server::listen(options.listen).map_err(cannot_listen)?;
     let address = listener.local_addr().map_err(cannot_listen)?;
     let system_error = |e| {
-        StartError::failed(
+        Failure::failed(
             format!("the system refuses what the gateway needs: {e}"),
             "check the limits on this process",
         )
@@ -202,7 +197,7 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
     let url = public.unwrap_or_else(|| local.clone());
     let storage = Storage::open(root.dir(), url.clone(), remote, other_origins)?;
     let published = Arc::new(Published::new(root.dir(), &local).map_err(|e| {
-        StartError::failed(
+        Failure::failed(
             format!("cannot write {}/address: {e}", root.dir().display()),
             "check that directory, its permissions and its disk",
         )
@@ -323,14 +318,10 @@ async fn sweep_attachments(gateway: Arc<Gateway>) {
 }
 
 /// `$XDG_DATA_HOME/thread/sessions`.
-fn default_root() -> Result<PathBuf, StartError> {
-    let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    variable("XDG_DATA_HOME")
-        .or_else(|| variable("HOME").map(|home| home.join(".local/share")))
-        .map(|data| data.join("thread/sessions"))
-        .ok_or_else(|| {
-            StartError::usage("there is no home directory to keep sessions in", "choose one with --root")
-        })
+fn default_root() -> Result<PathBuf, Failure> {
+    Xdg::new().map(|dirs| dirs.data_dir().join("thread/sessions")).map_err(|_| {
+        Failure::usage("there is no home directory to keep sessions in", "choose one with --root")
+    })
 }
 
 /// Raises the limit on open files as far as `wanted` connections need, and returns how many to allow, of

@@ -28,10 +28,6 @@ pub enum RequestError {
     /// It cannot be done as things are.
     #[error("{0}")]
     NotNow(String),
-    #[error("{READ_ONLY}")]
-    ReadOnly,
-    #[error("the client is connected already")]
-    Connected,
     /// The database was locked by another program for a minute.
     #[error("the session is locked by another program; nothing was stored")]
     Locked,
@@ -42,10 +38,6 @@ pub enum RequestError {
     #[error("{0}")]
     Failed(String),
 }
-
-/// Why a gateway that only shows refuses a request, and what to do.
-pub const READ_ONLY: &str = "this gateway was started with --read-only and changes nothing; use `thread` on its machine, \
-     or start it without --read-only";
 
 impl RequestError {
     /// Which error it is, for programs.
@@ -59,8 +51,6 @@ impl RequestError {
             RequestError::KeyConflict(_) => Code::IdempotencyConflict.as_str(),
             RequestError::Unknown(_) => code::NOT_FOUND,
             RequestError::NotNow(_) => code::CONFLICT,
-            RequestError::ReadOnly => code::READ_ONLY,
-            RequestError::Connected => code::ALREADY_CONNECTED,
             RequestError::Locked => Code::Locked.as_str(),
             RequestError::Thread(e) => e.code().as_str(),
             RequestError::Disk(_, e) => Code::of_io(e).as_str(),

@@ -9,8 +9,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use axum::http::HeaderMap;
 use axum::http::header::{self, HeaderName};
-
-use crate::error::StartError;
+use thread::failure::Failure;
 
 /// Browsers tell whose page asks.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -54,7 +53,7 @@ impl Disallowed {
 /// # Errors
 ///
 /// One of them has another form.
-pub fn parse(option: &str, origins: &[String]) -> Result<Vec<String>, StartError> {
+pub fn parse(option: &str, origins: &[String]) -> Result<Vec<String>, Failure> {
     let parsed = origins.iter().map(|origin| {
         let origin = origin.trim_end_matches('/').to_ascii_lowercase();
         let valid = origin.split_once("://").is_some_and(|(scheme, host)| {
@@ -65,7 +64,7 @@ pub fn parse(option: &str, origins: &[String]) -> Result<Vec<String>, StartError
         if valid {
             Ok(origin)
         } else {
-            Err(StartError::usage(
+            Err(Failure::usage(
                 format!("'{origin}' is not an origin"),
                 format!("give {option} a scheme, a host and perhaps a port: https://chat.example.org"),
             ))

@@ -13,8 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::http::{HeaderMap, header};
 use rustix::fs::OFlags;
 use subtle::ConstantTimeEq;
-
-use crate::error::StartError;
+use thread::failure::Failure;
 
 /// The name of the file in the root.
 pub const FILE: &str = "token";
@@ -54,7 +53,7 @@ impl Token {
     /// # Errors
     ///
     /// The file cannot be read or created; others may read it; it holds no token.
-    pub fn of(root: &Path) -> Result<Token, StartError> {
+    pub fn of(root: &Path) -> Result<Token, Failure> {
         let path = root.join(FILE);
         // Before it is read: what is written after that is noticed.
         let stamp = stamp(&path);
@@ -94,10 +93,10 @@ impl Token {
 /// # Errors
 ///
 /// The file cannot be read or created; others may access it; it holds no secret.
-pub fn read_or_create_secret(path: &Path) -> Result<String, StartError> {
+pub fn read_or_create_secret(path: &Path) -> Result<String, Failure> {
     if matches!(open(path), Err(e) if e.kind() == io::ErrorKind::NotFound) {
         create(path).map_err(|e| {
-            StartError::failed(
+            Failure::failed(
                 format!("cannot make {}: {e}", path.display()),
                 "check that directory, its permissions and its disk",
             )
@@ -111,9 +110,9 @@ pub fn read_or_create_secret(path: &Path) -> Result<String, StartError> {
 /// # Errors
 ///
 /// The file cannot be read; others may access it; it holds no secret.
-fn read_secret(path: &Path) -> Result<String, StartError> {
+fn read_secret(path: &Path) -> Result<String, Failure> {
     let unusable = |e: io::Error| {
-        StartError::failed(
+        Failure::failed(
             format!("the secret in {} cannot be used: {e}", path.display()),
             "check the file, or remove it to get another",
         )
@@ -121,7 +120,7 @@ fn read_secret(path: &Path) -> Result<String, StartError> {
     let file = open(path).map_err(unusable)?;
     let about = file.metadata().map_err(unusable)?;
     let wrong = |what: &str, fix: String| {
-        Err(StartError::failed(format!("{} {what}", path.display()), format!("{fix} to get another")))
+        Err(Failure::failed(format!("{} {what}", path.display()), format!("{fix} to get another")))
     };
     if !about.is_file() {
         return wrong("is not a file", "remove it".into());

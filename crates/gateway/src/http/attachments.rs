@@ -13,7 +13,7 @@ use futures_util::StreamExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::error::{ErrorBody, HttpError};
+use super::error::{Failures, HttpError};
 use crate::access::connection_limits::Permit;
 use crate::gateway::Gateway;
 use crate::log::refused;
@@ -31,11 +31,7 @@ const SHOWN: &[&str] = &["image/", "audio/", "video/", "application/pdf", "text/
 /// The body is a form with a file of at most 25 MiB.
 #[utoipa::path(post, path = "/api/v1/agent/attachments", tag = "ag-ui",
     request_body(content = Value, content_type = "multipart/form-data"),
-    responses(
-        (status = 200, body = Value),
-        (status = "4XX", body = ErrorBody),
-        (status = "5XX", body = ErrorBody),
-    ))]
+    responses((status = 200, body = Value), Failures))]
 pub async fn upload(
     State(gateway): State<Arc<Gateway>>,
     mut form: Multipart,

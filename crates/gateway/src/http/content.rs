@@ -8,7 +8,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 
-use super::error::{ErrorBody, HttpError};
+use super::error::{Failures, HttpError};
 use crate::error::RequestError;
 use crate::gateway::Gateway;
 use crate::session::blocking_pool::Kind;
@@ -20,11 +20,7 @@ const PIECE: usize = 1024 * 1024;
 /// The whole content of an event of a session
 #[utoipa::path(get, path = "/api/v1/sessions/{session}/events/{id}/content", tag = "sessions",
     params(("session" = String, Path), ("id" = i64, Path)),
-    responses(
-        (status = 200, content_type = "text/plain", body = String),
-        (status = "4XX", body = ErrorBody),
-        (status = "5XX", body = ErrorBody),
-    ))]
+    responses((status = 200, content_type = "text/plain", body = String), Failures))]
 pub async fn content(
     State(gateway): State<Arc<Gateway>>,
     Path((session, id)): Path<(String, i64)>,

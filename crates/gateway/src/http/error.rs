@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use thread::error::Code;
 use thread_protocol::code;
-use utoipa::ToSchema;
+use utoipa::{IntoResponses, ToSchema};
 
 use crate::error::RequestError;
 
@@ -22,6 +22,16 @@ pub struct ErrorBody {
     pub error: String,
     /// Which error it is: one of the words that docs/PROTOCOL.md and SPEC.md list.
     pub code: &'static str,
+}
+
+/// The error responses of every request, for the description.
+#[derive(IntoResponses)]
+#[expect(dead_code, reason = "only described")]
+pub enum Failures {
+    #[response(status = "4XX")]
+    OfClient(ErrorBody),
+    #[response(status = "5XX")]
+    OfGateway(ErrorBody),
 }
 
 /// An error response.
@@ -94,7 +104,6 @@ impl From<RequestError> for HttpError {
             | RequestError::UnknownRun(_)
             | RequestError::UnknownPermission(_) => StatusCode::NOT_FOUND,
             RequestError::KeyConflict(_) | RequestError::NotNow(_) => StatusCode::CONFLICT,
-            RequestError::ReadOnly => StatusCode::FORBIDDEN,
             RequestError::Locked => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };

@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use super::error::{ErrorBody, HttpError};
+use super::error::{Failures, HttpError};
 use crate::access::logins::LIFETIME;
 use crate::access::token::{Token, cookie_name, cookie_of};
 use crate::gateway::Gateway;
@@ -19,11 +19,7 @@ pub const LOGOUT: &str = "/api/v1/logout";
 /// Exchange the token for a cookie, for a page
 ///
 /// The cookie has a random value of its own and lasts for 30 days. One that is sent is renewed instead.
-#[utoipa::path(post, path = "/api/v1/login", tag = "sessions", responses(
-    (status = 204),
-    (status = "4XX", body = ErrorBody),
-    (status = "5XX", body = ErrorBody),
-))]
+#[utoipa::path(post, path = "/api/v1/login", tag = "sessions", responses((status = 204), Failures))]
 pub async fn login(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Result<Response, HttpError> {
     // With `--no-auth`, nobody needs a cookie.
     let Some(token) = gateway.token.as_ref().and_then(Token::text) else {

@@ -31,7 +31,6 @@ pub async fn metrics(State(gateway): State<Arc<Gateway>>) -> Response {
 }
 
 fn written(gateway: &Gateway, sum: &Sum) -> String {
-    let counters = gateway.counters.all();
     let age = sum
         .tally
         .oldest
@@ -40,53 +39,37 @@ fn written(gateway: &Gateway, sum: &Sum) -> String {
         .map_or(0.0, |since| (chrono::Utc::now() - since).to_std().unwrap_or_default().as_secs_f64());
     let live = gateway.hub.everything();
     let clients: usize = live.iter().map(|live| live.clients()).sum();
+    let (tally, counters, number) = (&sum.tally, gateway.counters.all(), |n: usize| n as f64);
+    let uptime = gateway.started.elapsed().as_secs_f64();
+    let connections = number(gateway.counters.connections());
+    let answered = ("{outcome=\"answered\"}", tally.answered as f64);
+    let failed = ("{outcome=\"failed\"}", tally.failed as f64);
+    let cancelled = ("{outcome=\"cancelled\"}", tally.cancelled as f64);
+    let one = |value| vec![("", value)];
+    #[rustfmt::skip]
+    let figures = [
+        ("uptime_seconds", "gauge", "Since the gateway was started.", one(uptime)),
+        ("connections", "gauge", "Open WebSockets.", one(connections)),
+        ("connections_total", "counter", "WebSockets opened.", one(counters.accepted as f64)),
+        ("connections_refused_total", "counter", "Connections refused because there were too many.", one(counters.refused as f64)),
+        ("wrong_tokens_total", "counter", "Wrong or missing tokens.", one(counters.wrong_tokens as f64)),
+        ("looks_total", "counter", "Threads that were opened to look at them for whoever watches.", one(gateway.inspector.opened() as f64)),
+        ("sessions", "gauge", "Sessions below the root.", one(number(sum.sessions))),
+        ("sessions_active", "gauge", "Sessions with clients or streams in them.", one(number(live.len()))),
+        ("session_readers", "gauge", "Clients in sessions.", one(number(clients))),
+        ("sessions_unread", "gauge", "Sessions whose latest events are not in these figures.", one(number(sum.unread))),
+        ("runs_total", "counter", "Runs that are over, by outcome.", vec![answered, failed, cancelled]),
+        ("runs_active", "gauge", "Runs under way.", one(number(tally.running))),
+        ("queue_length", "gauge", "Messages whose run has not started.", one(number(tally.queued))),
+        ("oldest_pending_seconds", "gauge", "How long the oldest of them has been queued.", one(age)),
+    ];
     let mut text = String::new();
-    let mut add = |name: &str, kind: &str, help: &str, values: &[(&str, f64)]| {
+    for (name, kind, help, values) in figures {
         // Writing to a `String` does not fail.
         let _ = writeln!(text, "# HELP thread_gateway_{name} {help}\n# TYPE thread_gateway_{name} {kind}");
         for (labels, value) in values {
             let _ = writeln!(text, "thread_gateway_{name}{labels} {value}");
         }
-    };
-    let (tally, number) = (&sum.tally, |n: usize| n as f64);
-    add(
-        "uptime_seconds",
-        "gauge",
-        "Since the gateway was started.",
-        &[("", gateway.started.elapsed().as_secs_f64())],
-    );
-    add("connections", "gauge", "Open WebSockets.", &[("", number(gateway.counters.connections()))]);
-    add("connections_total", "counter", "WebSockets opened.", &[("", counters.accepted as f64)]);
-    add(
-        "connections_refused_total",
-        "counter",
-        "Connections refused because there were too many.",
-        &[("", counters.refused as f64)],
-    );
-    add("wrong_tokens_total", "counter", "Wrong or missing tokens.", &[("", counters.wrong_tokens as f64)]);
-    add(
-        "looks_total",
-        "counter",
-        "Threads that were opened to look at them for whoever watches.",
-        &[("", gateway.inspector.opened() as f64)],
-    );
-    add("sessions", "gauge", "Sessions below the root.", &[("", number(sum.sessions))]);
-    add("sessions_active", "gauge", "Sessions with clients or streams in them.", &[("", number(live.len()))]);
-    add("session_readers", "gauge", "Clients in sessions.", &[("", number(clients))]);
-    add(
-        "sessions_unread",
-        "gauge",
-        "Sessions whose latest events are not in these figures.",
-        &[("", number(sum.unread))],
-    );
-    let runs = [
-        ("{outcome=\"answered\"}", tally.answered as f64),
-        ("{outcome=\"failed\"}", tally.failed as f64),
-        ("{outcome=\"cancelled\"}", tally.cancelled as f64),
-    ];
-    add("runs_total", "counter", "Runs that are over, by outcome.", &runs);
-    add("runs_active", "gauge", "Runs under way.", &[("", number(tally.running))]);
-    add("queue_length", "gauge", "Messages whose run has not started.", &[("", number(tally.queued))]);
-    add("oldest_pending_seconds", "gauge", "How long the oldest of them has been queued.", &[("", age)]);
+    }
     text
 }

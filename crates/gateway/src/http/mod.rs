@@ -11,4 +11,5 @@ mod openapi;
 mod page;
 mod read_only;
 pub mod server;
+mod sse;
 mod threads;

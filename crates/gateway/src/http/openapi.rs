@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use utoipa::OpenApi;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 
+use super::error::ErrorBody;
 use super::{agui, attachments, content, login, threads};
 
 #[derive(OpenApi)]
@@ -19,6 +20,7 @@ use super::{agui, attachments, content, login, threads};
         login::login, content::content, attachments::upload, agui::run, agui::events, agui::cancel, agui::permission,
         agui::message_history,
     ),
+    components(schemas(ErrorBody)),
     security(("token" = [])),
     modifiers(&Token)
 )]

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::Method;
+use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use thread_protocol::code;
 
 use super::error::HttpError;
 use super::login::{LOGIN, LOGOUT};
-use crate::error::RequestError;
+use crate::error::READ_ONLY;
 use crate::gateway::Gateway;
 
 pub async fn only_looking(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response {
@@ -17,7 +18,8 @@ pub async fn only_looking(State(gateway): State<Arc<Gateway>>, request: Request,
     // Whoever looks has to be let in.
     let looks = looks || [LOGIN, LOGOUT].contains(&request.uri().path());
     if gateway.read_only && !looks {
-        return HttpError::from(RequestError::ReadOnly).into_response();
+        let (status, error) = (StatusCode::FORBIDDEN, READ_ONLY.to_owned());
+        return HttpError { status, error, code: code::READ_ONLY }.into_response();
     }
     next.run(request).await
 }

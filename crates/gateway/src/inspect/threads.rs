@@ -20,7 +20,7 @@ use thread::model::location::Location;
 use thread_sessions::root::Listed;
 
 use super::dto::ThreadKind;
-use crate::error::{RequestError, Result, StartError};
+use crate::error::{RequestError, Result};
 use crate::session::root::Root;
 use crate::session_id::SessionId;
 
@@ -111,7 +111,7 @@ impl Threads {
     /// # Errors
     ///
     /// One is no thread, or cannot be opened; a name cannot be used, or is used twice.
-    pub fn new(root: Arc<Root>, given: &[PathBuf]) -> Result<Threads, StartError> {
+    pub fn new(root: Arc<Root>, given: &[PathBuf]) -> Result<Threads, Failure> {
         let mut named: Vec<Named> = Vec::new();
         for given in given {
             let (name, path) = split(given);
@@ -119,12 +119,12 @@ impl Threads {
                 .and_then(|location| Ok((Queue::open(&location)?.path().to_owned(), location)));
             let (base, location) = opened.map_err(|e| {
                 let Failure { what, hint, .. } = e.into();
-                StartError::failed(format!("--thread {}: {what}", path.display()), hint)
+                Failure::failed(format!("--thread {}: {what}", path.display()), hint)
             })?;
             let name = name.map_or_else(|| location.name(), str::to_owned);
             let refused = |why: &str| {
                 let fix = format!("give it another name: --thread NAME={}", path.display());
-                Err(StartError::usage(format!("--thread: the name '{}' {why}", name.escape_debug()), fix))
+                Err(Failure::usage(format!("--thread: the name '{}' {why}", name.escape_debug()), fix))
             };
             let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
             if !name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use thread::files::log::Level;
+use thread::model::backoff::Backoff;
 use thread::model::event::NewEvent;
 use thread::model::position::Position;
 use thread::model::run::{Deliver, StopRequest};
@@ -80,11 +81,11 @@ impl Inspector {
                 // Also if the client leaves: what has lost its supervisor is ended from here.
                 let waiting = tokio::spawn(async move {
                     let _turn = turn;
-                    let mut pause = FIRST_LOOK;
+                    let mut backoff = Backoff::new(FIRST_LOOK, LOOK_EVERY);
                     loop {
-                        tokio::time::sleep(pause).await;
+                        tokio::time::sleep(backoff.pause()).await;
                         match inspector.step(&id, &consumer, request, &stopping).await {
-                            Ok(None) | Err(RequestError::Locked) => pause = (pause * 2).min(LOOK_EVERY),
+                            Ok(None) | Err(RequestError::Locked) => {}
                             done => return done,
                         }
                     }

@@ -8,6 +8,7 @@
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
+use thread::model::backoff::Backoff;
 use thread_sessions::turns::{Threads, Turns};
 
 use crate::error::{RequestError, Result};
@@ -97,7 +98,7 @@ impl<I: Clone + Eq + Hash> BlockingPool<I> {
         kind: Kind,
         mut work: impl FnMut() -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let (began, mut pause) = (Instant::now(), FIRST_PAUSE);
+        let (began, mut backoff) = (Instant::now(), Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
         loop {
             let once = move || {
                 let done = work();
@@ -113,8 +114,7 @@ impl<I: Clone + Eq + Hash> BlockingPool<I> {
                 }
                 done => return done,
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            tokio::time::sleep(backoff.pause()).await;
         }
     }
 }

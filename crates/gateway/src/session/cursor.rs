@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::backoff::Backoff;
 use super::event::{Frames, Page, SessionEvent};
 use super::live_session::{Following, LiveSession, Present};
+use super::read_failures::ReadFailures;
 use crate::error::RequestError;
 use crate::session_id::SessionId;
 
@@ -31,7 +31,7 @@ pub struct Cursor {
     /// The last change after which the reader had caught up.
     caught_up_at: Option<u64>,
     is_client: bool,
-    backoff: Backoff,
+    failures: ReadFailures,
 }
 
 /// What comes next for a reader.
@@ -57,7 +57,7 @@ impl Cursor {
             next_notice,
             caught_up_at: None,
             is_client: false,
-            backoff: Backoff::default(),
+            failures: ReadFailures::none(),
         }
     }
 
@@ -146,12 +146,12 @@ impl Cursor {
                 self.waiting = page.events.iter().cloned().collect();
                 self.upto = page.upto;
                 self.page = Some(page);
-                self.backoff.worked();
+                self.failures.worked();
                 true
             }
             Err(RequestError::UnknownSession(_)) => false,
             Err(e) => {
-                self.backoff.failed(self.session(), &e).await;
+                self.failures.failed(self.session(), &e).await;
                 true
             }
         }

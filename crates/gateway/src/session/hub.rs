@@ -7,9 +7,10 @@ use std::time::Duration;
 use thread::Queue;
 use tokio::time::timeout;
 
-use super::backoff::Backoff;
 use super::blocking_pool::Kind;
-use super::live_session::{Context, LiveSession, Reader};
+use super::live_session::{Context, LiveSession};
+use super::page_reader::Reader;
+use super::read_failures::ReadFailures;
 use super::runs::{AgentView, open_runs};
 use super::sub_agents;
 use super::watch::SessionWatch;
@@ -90,14 +91,14 @@ async fn follow(
     agent: AgentView,
 ) {
     let mut reader = Reader { queue: Some(queue), agent: Some(agent), once: false };
-    let mut backoff = Backoff::default();
+    let mut failures = ReadFailures::none();
     let Some(id) = live.upgrade().map(|live| live.session) else { return };
     while let Some(session) = live.upgrade() {
         let agent = reader.agent.clone();
         let more = match session.advance(reader).await {
             Ok((next, more)) => {
                 reader = next;
-                backoff.worked();
+                failures.worked();
                 if session.claim_relay() {
                     tokio::spawn(sub_agents::relay(live.clone(), context.root.path_of(session.session)));
                 }
@@ -110,7 +111,7 @@ async fn follow(
             Err(e) => {
                 drop(session);
                 reader = Reader { queue: None, agent, once: false };
-                backoff.failed(id, &e).await;
+                failures.failed(id, &e).await;
                 continue;
             }
         };

@@ -12,20 +12,19 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use thread::Queue;
 use thread_conversation::Entry;
 use thread_conversation::runs::Runs;
 use tokio::sync::{OnceCell, watch};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
 use super::blocking_pool::{BlockingPool, Kind};
-use super::budget::{Budget, PAGE, Share};
-use super::event::{Frames, LARGE, Page, Reading, SessionEvent, read};
+use super::budget::Budget;
+use super::event::{Frames, Page, SessionEvent};
 use super::frames;
+use super::page_reader::{ReadPage, Reader, read_page};
 use super::root::Root;
-use super::runs::{AgentView, open_runs};
 use super::watch::{ChangeWatcher, SessionWatch};
-use crate::error::{RequestError, Result};
+use crate::error::Result;
 use crate::session_id::SessionId;
 use crate::storage::Storage;
 
@@ -367,75 +366,6 @@ impl Drop for LiveSession {
 /// The ids of the calls that have no result yet.
 fn open_calls(runs: &Runs) -> impl Iterator<Item = String> {
     runs.iter().flat_map(|run| &run.open_calls).map(|(call_id, _)| call_id.clone())
-}
-
-/// What reads a session: its database, if it is open, and what is known of its agent.
-#[derive(Default)]
-pub struct Reader {
-    pub queue: Option<Queue>,
-    pub agent: Option<AgentView>,
-    /// It reads one page: the database is closed with it, where that may write to the disk.
-    pub once: bool,
-}
-
-/// A page as it was read.
-struct ReadPage {
-    page: Page,
-    /// Which of its events are pending for the agent, if the reader knows one.
-    pending: Vec<bool>,
-    /// To read the next page with.
-    reader: Reader,
-    /// The open runs, and the id up to which they were read, if they had to be read again.
-    runs: Option<(Runs, i64)>,
-}
-
-/// Reads a page, within the budget.
-async fn read_page(
-    context: &Arc<Context>,
-    session: SessionId,
-    after: i64,
-    reader: Reader,
-) -> Result<ReadPage> {
-    let (mut share, mut room, mut reader) = (context.budget.share(PAGE).await, LARGE, reader);
-    loop {
-        let Reader { mut queue, agent: known, once } = reader;
-        let own = context.clone();
-        let job = move || {
-            // The job may be tried again: then it opens the database anew, and still knows the agent.
-            let mut agent = known.clone();
-            let mut queue = match queue.take() {
-                Some(queue) => queue,
-                None => own.root.queue(session)?,
-            };
-            if !queue.files().still_there() {
-                return Err(RequestError::UnknownSession(session.to_string()));
-            }
-            let mut runs = None;
-            if let Some(known) = &mut agent
-                && known.update(&mut queue)?
-            {
-                let (view, open, upto) = open_runs(&mut queue)?;
-                (*known, runs) = (view, Some((open, upto)));
-            }
-            let filter = agent.as_ref().and_then(AgentView::filter);
-            let (reading, pending) = read(&mut queue, after, room, filter)?;
-            Ok((reading, pending, Reader { queue: Some(queue).filter(|_| !once), agent, once }, runs))
-        };
-        let (reading, pending, read, runs) = context.pool.run(session, Kind::Read, job).await?;
-        reader = read;
-        match reading {
-            Reading::Page(page) => {
-                let page = Page { _share: Some(share), ..page };
-                return Ok(ReadPage { page, pending, reader, runs });
-            }
-            Reading::LongEnding(bytes) => {
-                // Given back first: whoever waits for a large share must not hold a small one.
-                drop(share);
-                share = context.budget.share(Share::mib_for(bytes)).await;
-                room = bytes;
-            }
-        }
-    }
 }
 
 #[cfg(test)]

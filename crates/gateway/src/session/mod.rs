@@ -3,7 +3,6 @@
 //! Reading and writing threads may block on the disk, so none of it runs on the threads that serve
 //! connections: see [`blocking_pool`].
 
-mod backoff;
 pub mod blocking_pool;
 pub mod budget;
 pub mod cursor;
@@ -15,6 +14,8 @@ pub mod history;
 pub mod hub;
 pub mod live_session;
 pub mod message_ref;
+mod page_reader;
+mod read_failures;
 pub mod root;
 pub mod run_log;
 pub mod runs;

@@ -20,11 +20,11 @@ use futures_util::stream::BoxStream;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, flock, mkdirat, openat, renameat, unlinkat};
+use thread::failure::Failure;
 use thread_agent::attachments::STORAGE;
 use thread_sessions::turns::Threads;
 
 use crate::access::token::read_or_create_secret;
-use crate::error::StartError;
 use crate::session::blocking_pool;
 use crate::session_id::SessionId;
 use sign::Signer;
@@ -66,11 +66,11 @@ impl Storage {
         base: String,
         remote: Option<Arc<dyn ObjectStore>>,
         other_origins: Vec<String>,
-    ) -> Result<Storage, StartError> {
+    ) -> Result<Storage, Failure> {
         let signer = Signer::new(read_or_create_secret(&root.join(KEY))?.as_bytes());
         let dir = root.join(STORAGE);
         let unusable = |e: String| {
-            StartError::failed(format!("{} cannot be used: {e}", dir.display()), "check its permissions")
+            Failure::failed(format!("{} cannot be used: {e}", dir.display()), "check its permissions")
         };
         let folder = open_dir(rustix::fs::CWD, &dir).map_err(|e| unusable(e.to_string()))?;
         let threads = blocking_pool::storage();
@@ -250,7 +250,7 @@ fn remove_left_drafts(folder: &OwnedFd) -> io::Result<()> {
 ///
 /// The URL is not that of a store, or it lacks settings; this program was built without S3.
 #[cfg(feature = "s3")]
-pub fn remote(url: &str) -> Result<Arc<dyn ObjectStore>, StartError> {
+pub fn remote(url: &str) -> Result<Arc<dyn ObjectStore>, Failure> {
     // A client is waiting for the response.
     let retry = object_store::RetryConfig {
         max_retries: 3,
@@ -259,7 +259,7 @@ pub fn remote(url: &str) -> Result<Arc<dyn ObjectStore>, StartError> {
     };
     let parts = url.strip_prefix("s3://").map(|rest| rest.split_once('/').unwrap_or((rest, "")));
     let Some((bucket, prefix)) = parts.filter(|(bucket, _)| !bucket.is_empty()) else {
-        return Err(StartError::usage(
+        return Err(Failure::usage(
             format!("'{url}' is not a storage URL"),
             "give --storage a URL like s3://bucket/prefix",
         ));
@@ -270,7 +270,7 @@ pub fn remote(url: &str) -> Result<Arc<dyn ObjectStore>, StartError> {
         object_store::aws::AmazonS3Builder::from_env().with_bucket_name(bucket).with_retry(retry).build();
     let store = built.map_err(|e| {
         let e = e.to_string().replace('\n', " ");
-        StartError::usage(format!("the storage '{url}' cannot be used: {e}"), "check the AWS_ variables")
+        Failure::usage(format!("the storage '{url}' cannot be used: {e}"), "check the AWS_ variables")
     })?;
     Ok(Arc::new(object_store::prefix::PrefixStore::new(store, prefix)))
 }
@@ -281,14 +281,14 @@ pub fn remote(url: &str) -> Result<Arc<dyn ObjectStore>, StartError> {
 ///
 /// Always.
 #[cfg(not(feature = "s3"))]
-pub fn remote(url: &str) -> Result<Arc<dyn ObjectStore>, StartError> {
+pub fn remote(url: &str) -> Result<Arc<dyn ObjectStore>, Failure> {
     if !url.starts_with("s3://") {
-        return Err(StartError::usage(
+        return Err(Failure::usage(
             format!("'{url}' is not a storage URL"),
             "leave out --storage to keep attachments below the root",
         ));
     }
-    Err(StartError::usage(
+    Err(Failure::usage(
         "this thread-serve was built without S3",
         "build it with `cargo build --release -p thread-gateway --features s3`, or leave out --storage to keep \
          attachments below the root",

@@ -4,10 +4,11 @@ use thread::Error;
 use thread::model::key::{IdempotencyKey, InvalidKey};
 use thread_conversation::Priority;
 use thread_protocol::Content;
-use thread_protocol::method::{Acceptance, Accepted, AgentParams};
+use thread_protocol::method::{self, Acceptance, Accepted, AgentParams};
 
-use super::caller::{Caller, Reply, parse_session};
+use super::caller::{Caller, Reply, Then, parse_session};
 use super::commands::{self, Command, Parsed};
+use super::methods::{Effect, Handler};
 use super::sessions;
 use crate::error::{RequestError, Result};
 use crate::session::blocking_pool::Kind;
@@ -18,54 +19,57 @@ use crate::session_id::SessionId;
 /// Metadata keys that the gateway sets itself.
 const RESERVED: &[&str] = &["run_id", "message_id", "client", "priority", "reply_to"];
 
-/// `agent`: sends a message, or executes a command.
-pub async fn agent(caller: &Caller, params: AgentParams) -> Result<Reply<Accepted>> {
-    let mut content = params.message;
-    if let Content::Text(text) = &content {
+impl Handler for method::Agent {
+    /// Of the commands, most change nothing.
+    fn effect(params: &AgentParams) -> Effect {
+        let Content::Text(text) = &params.message else { return Effect::Writes };
         match commands::parse(text) {
-            Parsed::Command(command) => return Ok(commands::execute(caller, command).await),
-            Parsed::Text(text) if text.trim().is_empty() => {
-                return Err(RequestError::BadParams("'message' is empty".into()));
+            Parsed::Command(Command::New(_) | Command::Cancel | Command::Clear) | Parsed::Text(_) => {
+                Effect::Writes
             }
-            Parsed::Text(text) => content = Content::Text(text.to_owned()),
+            Parsed::Command(_) => Effect::Moves,
         }
     }
-    let named = params.session_id.as_deref().map(parse_session).transpose()?;
-    let key = key_of(params.idempotency_key, named)?;
-    let mut metadata = params.metadata.unwrap_or_default();
-    for reserved in RESERVED {
-        metadata.shift_remove(*reserved);
-    }
-    let (content, attachments) =
-        write::extract_attachments(&caller.gateway.storage, &caller.origins, content, &mut metadata)?;
-    let priority = params.priority.map_or(Priority::Next, |word| Priority::of(word.as_str()));
-    let message =
-        ClientMessage { content, priority, metadata, key, run_id: None, message_id: None, attachments };
-    let session = match named.or(caller.session) {
-        Some(session) => session,
-        None => sessions::create(caller, None).await?,
-    };
-    // Read before the message is stored: then its run is noticed at once.
-    let live = caller.gateway.hub.enter(session).await?;
-    let accepted = send(caller, session, message).await?;
-    test_delay().await;
-    let status = if accepted.waits() { Acceptance::Queued } else { Acceptance::Accepted };
-    let payload =
-        Accepted { run_id: Some(accepted.run_id.clone()), session_id: Some(session.to_string()), status };
-    let reply = match caller.session == Some(session) {
-        true => Reply::from(payload),
-        // It sees the session from its own message on.
-        false => Reply::at(payload, live, accepted.event - 1),
-    };
-    Ok(Reply { queued: Some(accepted), ..reply })
-}
 
-/// Whether a message is a command that changes nothing.
-pub fn is_looking(params: &AgentParams) -> bool {
-    let Content::Text(text) = &params.message else { return false };
-    match commands::parse(text) {
-        Parsed::Command(Command::New(_) | Command::Cancel | Command::Clear) | Parsed::Text(_) => false,
-        Parsed::Command(_) => true,
+    async fn handle(caller: &Caller, params: AgentParams) -> Result<Reply<Accepted>> {
+        let mut content = params.message;
+        if let Content::Text(text) = &content {
+            match commands::parse(text) {
+                Parsed::Command(command) => return Ok(commands::execute(caller, command).await),
+                Parsed::Text(text) if text.trim().is_empty() => {
+                    return Err(RequestError::BadParams("'message' is empty".into()));
+                }
+                Parsed::Text(text) => content = Content::Text(text.to_owned()),
+            }
+        }
+        let named = params.session_id.as_deref().map(parse_session).transpose()?;
+        let key = key_of(params.idempotency_key, named)?;
+        let mut metadata = params.metadata.unwrap_or_default();
+        for reserved in RESERVED {
+            metadata.shift_remove(*reserved);
+        }
+        let (content, attachments) =
+            write::extract_attachments(&caller.gateway.storage, &caller.origins, content, &mut metadata)?;
+        let priority = params.priority.map_or(Priority::Next, |word| Priority::of(word.as_str()));
+        let message =
+            ClientMessage { content, priority, metadata, key, run_id: None, message_id: None, attachments };
+        let session = match named.or(caller.session) {
+            Some(session) => session,
+            None => sessions::create(caller, None).await?,
+        };
+        // Read before the message is stored: then its run is noticed at once.
+        let live = caller.gateway.hub.enter(session).await?;
+        let accepted = send(caller, session, message).await?;
+        test_delay().await;
+        let status = if accepted.waits() { Acceptance::Queued } else { Acceptance::Accepted };
+        let payload =
+            Accepted { run_id: Some(accepted.run_id.clone()), session_id: Some(session.to_string()), status };
+        let reply = match caller.session == Some(session) {
+            true => Reply::from(payload),
+            // It sees the session from its own message on.
+            false => Reply::at(payload, live, accepted.event - 1),
+        };
+        Ok(Reply { then: Then::Queued(accepted), ..reply })
     }
 }
 

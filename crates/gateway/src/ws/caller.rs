@@ -3,7 +3,7 @@
 //! A request is carried out with a copy of what its connection is; it changes nothing there itself, so events
 //! can be written meanwhile.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
@@ -26,8 +26,8 @@ pub struct Caller {
     pub session: Option<SessionId>,
     /// The id of the last event that it has of that session.
     pub position: Option<i64>,
-    /// The last result of `/sessions`.
-    pub last_list: Arc<Vec<SessionId>>,
+    /// The last result of `/sessions`, of all requests of the connection.
+    pub last_list: Arc<Mutex<Vec<SessionId>>>,
 }
 
 /// A request that was carried out, and its response as it is written.
@@ -49,23 +49,29 @@ pub enum Subscribe {
     },
 }
 
+/// What follows the response.
+#[derive(Default)]
+pub enum Then {
+    #[default]
+    Nothing,
+    /// A frame for this client alone.
+    Send(Utf8Bytes),
+    /// A message was stored: how many runs are ahead of it, if it waits.
+    Queued(Accepted),
+    /// What the response takes of the budget is given back.
+    Release(Share),
+}
+
 /// The outcome of a method.
 pub struct Reply<P> {
     pub payload: P,
     pub subscribe: Subscribe,
-    /// A message that was stored.
-    pub queued: Option<Accepted>,
-    /// A frame for this client alone, after the response.
-    pub then: Option<Utf8Bytes>,
-    /// The new result of `/sessions`.
-    pub list: Option<Vec<SessionId>>,
-    /// What the response takes of the budget, until it is written.
-    pub share: Option<Share>,
+    pub then: Then,
 }
 
 impl<P> From<P> for Reply<P> {
     fn from(payload: P) -> Reply<P> {
-        Reply { payload, subscribe: Subscribe::Stay, queued: None, then: None, list: None, share: None }
+        Reply { payload, subscribe: Subscribe::Stay, then: Then::Nothing }
     }
 }
 
@@ -73,12 +79,6 @@ impl<P> Reply<P> {
     /// The connection is in the session at `position` from then on.
     pub fn at(payload: P, live: Arc<LiveSession>, position: i64) -> Reply<P> {
         Reply { subscribe: Subscribe::At { live, position, respond_after: None }, ..payload.into() }
-    }
-
-    /// The same with another payload.
-    pub fn map<Q>(self, change: impl FnOnce(P) -> Q) -> Reply<Q> {
-        let Reply { payload, subscribe, queued, then, list, share } = self;
-        Reply { payload: change(payload), subscribe, queued, then, list, share }
     }
 }
 

@@ -2,10 +2,13 @@
 //! its own. Any other text
 //! that begins with a slash is a message like all others.
 
-use thread_protocol::event;
-use thread_protocol::method::{Acceptance, Accepted, ListParams};
+use std::sync::PoisonError;
 
-use super::caller::{Caller, Reply, Subscribe};
+use thread_protocol::event;
+use thread_protocol::method::{Acceptance, Accepted, ListParams, NewParams, SessionsList, SessionsNew};
+
+use super::caller::{Caller, Reply, Subscribe, Then};
+use super::methods::Handler;
 use super::runs::request_cancel;
 use super::sessions;
 use crate::error::Result;
@@ -65,25 +68,11 @@ pub fn parse(text: &str) -> Parsed<'_> {
     })
 }
 
-/// The answer to a command, and what it changes.
-#[derive(Default)]
-struct Answer {
-    text: String,
-    subscribe: Subscribe,
-    list: Option<Vec<SessionId>>,
-}
-
-impl From<String> for Answer {
-    fn from(text: String) -> Answer {
-        Answer { text, ..Answer::default() }
-    }
-}
-
 /// Executes a command. Its answer is an event that follows the response. A command that cannot be executed
 /// says so in its answer.
 pub async fn execute(caller: &Caller, command: Command<'_>) -> Reply<Accepted> {
     let answer = answer(caller, command).await;
-    let Answer { text, subscribe, list } = answer.unwrap_or_else(|e| format!("Error: {e}").into());
+    let (text, subscribe) = answer.unwrap_or_else(|e| (format!("Error: {e}"), Subscribe::Stay));
     let session = match &subscribe {
         Subscribe::At { live, .. } => Some(live.session),
         Subscribe::Stay => caller.session,
@@ -104,30 +93,29 @@ pub async fn execute(caller: &Caller, command: Command<'_>) -> Reply<Accepted> {
         session_id: session.map(|session| session.to_string()),
         status: Acceptance::Accepted,
     };
-    Reply { subscribe, list, then: Some(notice(message, session, None)), ..payload.into() }
+    Reply { payload, subscribe, then: Then::Send(notice(message, session, None)) }
 }
 
-async fn answer(caller: &Caller, command: Command<'_>) -> Result<Answer> {
-    Ok(match command {
-        Command::Help => HELP.to_owned().into(),
+/// The text of the answer, and where the connection reads from then on.
+async fn answer(caller: &Caller, command: Command<'_>) -> Result<(String, Subscribe)> {
+    let text = match command {
+        Command::Help => HELP.to_owned(),
         Command::New(title) => {
             let title = title.map(|title| crate::session::excerpt::beginning(title, TITLE));
-            let reply = sessions::new(caller, thread_protocol::method::NewParams { title }).await?;
+            let reply = SessionsNew::handle(caller, NewParams { title }).await?;
             let text = format!("Switched to the new session {}.", reply.payload.session_id);
-            Answer { text, subscribe: reply.subscribe, list: None }
+            return Ok((text, reply.subscribe));
         }
         Command::Sessions => list(caller).await?,
         Command::Session(which) => match resolve(caller, which) {
-            None => {
-                "Name a session by its number in the last list of /sessions, or by its id.".to_owned().into()
-            }
+            None => "Name a session by its number in the last list of /sessions, or by its id.".to_owned(),
             Some(session) => {
                 let reply = sessions::enter(caller, session, None).await?;
                 let text = format!("Switched to {} ({session}).", or_untitled(&reply.payload.title));
-                Answer { text, subscribe: reply.subscribe, list: None }
+                return Ok((text, reply.subscribe));
             }
         },
-        Command::History(count) => recent(caller, count).await?.into(),
+        Command::History(count) => recent(caller, count).await?,
         Command::Status => {
             let status = sessions::status_of(caller, caller.session).await?;
             let gateway = status.gateway;
@@ -145,45 +133,47 @@ async fn answer(caller: &Caller, command: Command<'_>) -> Result<Answer> {
                     session.clients
                 );
             }
-            text.into()
+            text
         }
         Command::Clear => {
             let session = caller.session_or_current(None)?;
             let (gateway, source) = (caller.gateway.clone(), caller.author.source(session));
             let work = move || write::clear(&mut gateway.root.queue(session)?, &gateway.launcher, &source);
             caller.run(session, Kind::Write, work).await?;
-            "From the next message on, the agent starts with an empty context.".to_owned().into()
+            "From the next message on, the agent starts with an empty context.".to_owned()
         }
         Command::Cancel => {
             let session = caller.session_or_current(None)?;
             match request_cancel(caller, session, None).await? {
-                Some(run) => format!("Cancellation of {run} was requested.").into(),
-                None => "No run is under way.".to_owned().into(),
+                Some(run) => format!("Cancellation of {run} was requested."),
+                None => "No run is under way.".to_owned(),
             }
         }
-    })
+    };
+    Ok((text, Subscribe::Stay))
 }
 
 fn or_untitled(title: &str) -> &str {
     if title.is_empty() { "(no title)" } else { title }
 }
 
-async fn list(caller: &Caller) -> Result<Answer> {
-    let page = sessions::list(caller, ListParams::default()).await?.payload;
+async fn list(caller: &Caller) -> Result<String> {
+    let page = SessionsList::handle(caller, ListParams::default()).await?.payload;
     if page.sessions.is_empty() {
-        return Ok("There are no sessions yet.".to_owned().into());
+        return Ok("There are no sessions yet.".to_owned());
     }
     let line = |(n, session): (usize, &thread_protocol::method::SessionSummary)| {
         let (messages, at) = (session.message_count, &session.last_activity);
         format!("{}. {} - {messages} messages, {at}", n + 1, or_untitled(&session.title))
     };
-    let text = page.sessions.iter().enumerate().map(line).collect::<Vec<_>>().join("\n");
     let list = page.sessions.iter().filter_map(|session| SessionId::parse(&session.id)).collect();
-    Ok(Answer { text, list: Some(list), ..Answer::default() })
+    *caller.last_list.lock().unwrap_or_else(PoisonError::into_inner) = list;
+    Ok(page.sessions.iter().enumerate().map(line).collect::<Vec<_>>().join("\n"))
 }
 
 fn resolve(caller: &Caller, which: &str) -> Option<SessionId> {
-    let number = which.parse::<usize>().ok().and_then(|n| caller.last_list.get(n.checked_sub(1)?).copied());
+    let last_list = caller.last_list.lock().unwrap_or_else(PoisonError::into_inner);
+    let number = which.parse::<usize>().ok().and_then(|n| last_list.get(n.checked_sub(1)?).copied());
     number.or_else(|| SessionId::parse(which))
 }
 

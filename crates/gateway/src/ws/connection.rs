@@ -8,23 +8,20 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::upgrade::Upgraded;
-use thread_protocol::method::{Connect, ConnectParams, Connected};
-use thread_protocol::{
-    Call, Close, MAX_FRAME_BEFORE_CONNECT, MAX_UNANSWERED, METHODS, Malformed, Request, VERSION, response,
-};
-use thread_protocol::{code, event};
+use thread_protocol::{Call, Close, Malformed, Request, code, event, response};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
-use super::caller::{Caller, Done, Reply, Subscribe};
-use super::methods;
-use super::socket::{self, Reader, Received, Writer};
+use super::caller::{Caller, Done, Reply, Subscribe, Then};
+use super::handshake::handshake;
+use super::methods::{self, Effect};
+use super::reading::{Alive, read};
+use super::socket::{self, Writer};
 use crate::access::connection_limits::Permit;
 use crate::access::token::Proof;
 use crate::gateway::Gateway;
@@ -32,15 +29,10 @@ use crate::log;
 use crate::session::cursor::{Cursor, Next};
 use crate::session::frames::notice;
 use crate::session::live_session::Present;
-use crate::session::write::{Accepted, Author, short};
+use crate::session::write::Accepted;
 use crate::session_id::SessionId;
 
 const PING_EVERY: Duration = Duration::from_secs(20);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// How long a client may be silent, and how long if it does not read what is written to it.
-const SILENCE: Duration = Duration::from_secs(60);
-const SILENCE_BEHIND: Duration = Duration::from_secs(600);
 
 /// How long a write may take before the client counts as behind.
 const BEHIND_AFTER: Duration = Duration::from_millis(250);
@@ -110,179 +102,12 @@ pub async fn serve(
 
 /// Why a connection ends.
 #[derive(Debug)]
-enum End {
+pub enum End {
     /// It is gone.
     Gone,
     Close(Close),
     /// A frame is not a request.
     Malformed(Malformed),
-}
-
-/// What the two tasks of a connection know of its client.
-struct Alive {
-    times: Mutex<Times>,
-    /// How many of its requests are unanswered.
-    unanswered: AtomicUsize,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Times {
-    /// When something was received last, or a write that had to wait was done.
-    heard: Instant,
-    /// Whether a write waits for the client.
-    behind: bool,
-}
-
-impl Default for Alive {
-    fn default() -> Alive {
-        let times = Times { heard: Instant::now(), behind: false };
-        Alive { times: Mutex::new(times), unanswered: AtomicUsize::new(0) }
-    }
-}
-
-impl Alive {
-    fn heard(&self) {
-        self.times().heard = Instant::now();
-    }
-
-    /// Notes that a write waits for the client, or no longer does.
-    fn behind(&self, behind: bool) {
-        *self.times() = Times { heard: Instant::now(), behind };
-    }
-
-    /// When the client counts as gone, unless something happens.
-    fn until(&self) -> Instant {
-        let Times { heard, behind } = *self.times();
-        heard + if behind { SILENCE_BEHIND } else { SILENCE }
-    }
-
-    fn times(&self) -> std::sync::MutexGuard<'_, Times> {
-        self.times.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Waits for `connect` and answers it. Returns who the client is, and why it was let in.
-async fn handshake(
-    gateway: &Gateway,
-    permit: &Permit,
-    reader: &mut Reader,
-    writer: &mut Writer,
-    admitted: Option<Proof>,
-) -> Result<(Author, Proof), End> {
-    let request = async {
-        loop {
-            match reader.next().await {
-                Received::Sign => {}
-                Received::Text(text) if text.len() > MAX_FRAME_BEFORE_CONNECT && admitted.is_none() => {
-                    return Err(End::Close(Close::FrameTooBig));
-                }
-                Received::Text(text) => return Request::parse(&text).map_err(End::Malformed),
-                Received::Close(why) => return Err(End::Close(why)),
-                Received::Gone => return Err(End::Gone),
-            }
-        }
-    };
-    let request = timeout(CONNECT_TIMEOUT, request).await.map_err(|_| End::Close(Close::NotConnected))??;
-    let refusal = match check(gateway, permit, &request, admitted) {
-        Ok((author, proof)) => {
-            reader.trust();
-            let connected = Connected {
-                gateway_version: env!("CARGO_PKG_VERSION").to_owned(),
-                supported_methods: METHODS.iter().map(|name| (*name).to_owned()).collect(),
-                client_id: author.client.clone(),
-            };
-            let text = response::payload::<Connect>(&request.id, &connected);
-            send(writer, text.into()).await?;
-            return Ok((author, proof));
-        }
-        Err(refusal) => refusal,
-    };
-    let (message, code, why) = refusal;
-    send(writer, response::error(&request.id, &message, code).into()).await?;
-    Err(End::Close(why))
-}
-
-async fn send(writer: &mut Writer, text: Utf8Bytes) -> Result<(), End> {
-    writer.feed(&text).await.map_err(|_| End::Gone)?;
-    writer.flush().await.map_err(|_| End::Gone)
-}
-
-/// Checks the first request. An error is the message for the client, its code, and why its connection is closed.
-fn check(
-    gateway: &Gateway,
-    permit: &Permit,
-    request: &Request,
-    admitted: Option<Proof>,
-) -> Result<(Author, Proof), (String, &'static str, Close)> {
-    let refuse = |message: &str, code, why| Err((message.to_owned(), code, why));
-    if request.method != <Connect as thread_protocol::Method>::NAME {
-        return refuse("the first request must be connect", code::NOT_CONNECTED, Close::NotConnected);
-    }
-    if request.params.get("version").and_then(|version| version.as_str()) != Some(VERSION) {
-        return refuse("the gateway speaks version \"1\"", code::UNSUPPORTED_VERSION, Close::Version);
-    }
-    let offered = request.params.get("token").and_then(|token| token.as_str());
-    let proof = match offered {
-        Some(token) => gateway.admits(token).then(|| Proof::Token(token.to_owned())),
-        None => admitted,
-    };
-    let Some(proof) = proof else {
-        gateway.counters.wrong_token();
-        return refuse("wrong or missing token", code::UNAUTHORIZED, Close::Unauthorized);
-    };
-    if !permit.admit() {
-        gateway.counters.refused();
-        return refuse("too many connections; try again later", code::TOO_MANY_CONNECTIONS, Close::Full);
-    }
-    let params = match Call::parse(&request.method, request.params.clone()) {
-        Ok(Call::Connect(params)) => params,
-        Ok(_) => ConnectParams::default(),
-        Err(e) => return refuse(&e.to_string(), e.code(), Close::NotConnected),
-    };
-    let client = params.client_id.unwrap_or_else(|| short(uuid::Uuid::new_v4()));
-    for (key, name) in [("clientType", &params.client_type), ("clientId", &client)] {
-        if !(1..=64).contains(&name.chars().count()) || name.chars().any(char::is_control) {
-            let error = format!("bad params: '{key}' must be a text of 1 to 64 characters");
-            return refuse(&error, code::BAD_PARAMS, Close::NotConnected);
-        }
-    }
-    Ok((Author { client, client_type: params.client_type }, proof))
-}
-
-/// Reads requests until the connection ends or is stopped.
-async fn read(
-    mut reader: Reader,
-    requests: mpsc::UnboundedSender<Request>,
-    alive: Arc<Alive>,
-    ending: oneshot::Sender<End>,
-    mut stopped: oneshot::Receiver<()>,
-) -> Reader {
-    let end = loop {
-        let received = tokio::select! {
-            received = reader.next() => received,
-            () = sleep_until(alive.until().into()) => match alive.until() <= Instant::now() {
-                true => break End::Close(Close::Silent),
-                false => continue,
-            },
-            _ = &mut stopped => return reader,
-        };
-        alive.heard();
-        match received {
-            Received::Sign => {}
-            Received::Text(text) => match Request::parse(&text) {
-                Ok(request) if alive.unanswered.fetch_add(1, Ordering::Relaxed) < MAX_UNANSWERED => {
-                    // Fails only if nobody answers any more.
-                    requests.send(request).ok();
-                }
-                Ok(_) => break End::Close(Close::TooManyRequests),
-                Err(malformed) => break End::Malformed(malformed),
-            },
-            Received::Close(why) => break End::Close(why),
-            Received::Gone => break End::Gone,
-        }
-    };
-    ending.send(end).ok();
-    reader
 }
 
 /// A connection that has been let in.
@@ -427,10 +252,7 @@ impl Connection {
     /// Answers a request that was carried out, and does what it asks of the connection.
     async fn finish(&mut self, done: Done) -> Result<(), End> {
         let Done { id, reply } = done;
-        let Reply { payload: response, subscribe, queued, then, list, share } = reply;
-        if let Some(list) = list {
-            self.caller.last_list = Arc::new(list);
-        }
+        let Reply { payload: response, subscribe, then } = reply;
         let mut after = None;
         match subscribe {
             Subscribe::Stay => {}
@@ -451,22 +273,25 @@ impl Connection {
             return Ok(());
         }
         self.respond(response).await?;
-        drop(share);
-        if let Some(Accepted { event, run_id, position: Some(position) }) = queued.filter(Accepted::waits) {
-            let queued = QueuedMessage { request: id, run_id, position };
-            let frame = queued.frame(self.caller.session);
-            self.queued.insert(event, queued);
-            self.write(Out::Send(frame)).await?;
-        }
         match then {
-            Some(frame) => self.write(Out::Send(frame)).await,
-            None => Ok(()),
+            Then::Send(frame) => self.write(Out::Send(frame)).await,
+            Then::Queued(Accepted { event, run_id, position: Some(position) }) if position > 0 => {
+                let queued = QueuedMessage { request: id, run_id, position };
+                let frame = queued.frame(self.caller.session);
+                self.queued.insert(event, queued);
+                self.write(Out::Send(frame)).await
+            }
+            Then::Release(share) => {
+                drop(share);
+                Ok(())
+            }
+            Then::Nothing | Then::Queued(_) => Ok(()),
         }
     }
 
     async fn respond(&mut self, response: Utf8Bytes) -> Result<(), End> {
         self.write(Out::Send(response)).await?;
-        self.alive.unanswered.fetch_sub(1, Ordering::Relaxed);
+        self.alive.answered();
         Ok(())
     }
 
@@ -530,7 +355,7 @@ struct Working {
 impl Working {
     fn new(caller: Caller, request: Request) -> Working {
         let call = Call::parse(&request.method, request.params);
-        let holds = call.as_ref().is_ok_and(methods::changes_something);
+        let holds = call.as_ref().is_ok_and(|call| methods::effect(call) != Effect::Looks);
         Working { work: Box::pin(methods::call(caller, request.id, call)), holds }
     }
 
@@ -566,26 +391,6 @@ impl QueuedMessage {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_client_that_does_not_read_may_be_silent_for_longer() {
-        let alive = Alive::default();
-        let in_range = |before: Instant, silence: Duration| {
-            let until = alive.until();
-            (before + silence..=Instant::now() + silence).contains(&until)
-        };
-        let before = Instant::now();
-        alive.heard();
-        assert!(in_range(before, SILENCE));
-        let before = Instant::now();
-        alive.behind(true);
-        assert!(in_range(before, SILENCE_BEHIND));
-        alive.heard();
-        assert!(in_range(before, SILENCE_BEHIND), "a pong does not mean that it reads");
-        let before = Instant::now();
-        alive.behind(false);
-        assert!(in_range(before, SILENCE), "it begins anew once the write is done");
-    }
 
     #[test]
     fn a_message_that_waits_says_how_many_are_before_it() {

@@ -1,94 +1,100 @@
-//! The methods of the protocol: which function carries out which request, and its response.
+//! The methods of the protocol: how each is carried out, and its response.
+//!
+//! [`all_methods`] has the table of them. Each has a [`Handler`], in a module beside this one.
 
 use thread_protocol::method::{self, Method};
-use thread_protocol::{Call, CallError, response};
+use thread_protocol::{Call, CallError, all_methods, code, response};
+use tokio_tungstenite::tungstenite::Utf8Bytes;
 
 use super::caller::{Caller, Done, Reply};
-use super::{agent, runs, sessions};
-use crate::error::{RequestError, Result};
+use crate::error::{READ_ONLY, Result};
 
-/// Whether events wait until the request is answered: those that it causes follow its response.
-pub fn changes_something(call: &Call) -> bool {
-    !matches!(
-        call,
-        Call::SessionsList(_)
-            | Call::SessionsHistory(_)
-            | Call::SessionsSteps(_)
-            | Call::SessionsSearch(_)
-            | Call::Status(_)
-    )
+/// What carrying out a request does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// It only looks: events are written in the meantime.
+    Looks,
+    /// It changes where the client is, or tells it something: events wait, so that they follow the response.
+    Moves,
+    /// It also changes something on the disk.
+    Writes,
 }
 
-/// Whether a request would change something on the disk.
-fn writes(call: &Call) -> bool {
-    match call {
-        Call::Agent(params) => !agent::is_looking(params),
-        Call::SessionsSwitch(_) | Call::Connect(_) => false,
-        call => changes_something(call),
+/// How a method is carried out.
+pub trait Handler: Method {
+    const EFFECT: Effect = Effect::Writes;
+
+    /// What this request does, if that depends on it.
+    fn effect(_: &Self::Params) -> Effect {
+        Self::EFFECT
     }
+
+    /// # Errors
+    ///
+    /// Why the request is refused.
+    fn handle(
+        caller: &Caller,
+        params: Self::Params,
+    ) -> impl Future<Output = Result<Reply<Self::Payload>>> + Send;
 }
+
+macro_rules! dispatch {
+    (
+        $(#[$connects:meta])*
+        Connect = $connect:literal: $greeting:ty => $connected:ty;
+        $(
+            $(#[$about:meta])*
+            $method:ident = $name:literal: $params:ty => $payload:ty $(, repeatable if $repeatable:expr)?;
+        )+
+    ) => {
+        /// What carrying out a request does.
+        pub fn effect(call: &Call) -> Effect {
+            match call {
+                Call::Connect(_) => Effect::Moves,
+                $(Call::$method(params) => <method::$method as Handler>::effect(params),)+
+            }
+        }
+
+        async fn answer(caller: &Caller, id: String, call: Call) -> Done {
+            match call {
+                Call::Connect(_) => refused(id, "the client is connected already", code::ALREADY_CONNECTED),
+                $(Call::$method(params) => {
+                    answered::<method::$method>(id, <method::$method as Handler>::handle(caller, params).await)
+                })+
+            }
+        }
+    };
+}
+
+all_methods!(dispatch);
 
 /// Carries out a request.
 pub async fn call(caller: Caller, id: String, call: Result<Call, CallError>) -> Done {
-    let call = match call {
-        Ok(call) => call,
-        Err(e) => return refused(id, &e.to_string(), e.code()),
-    };
-    if caller.gateway.read_only && writes(&call) {
-        return refused_by(id, &RequestError::ReadOnly);
-    }
     match call {
-        Call::Connect(_) => refused_by(id, &RequestError::Connected),
-        Call::Agent(params) => done::<method::Agent>(id, agent::agent(&caller, params).await),
-        Call::AgentCancel(params) => done::<method::AgentCancel>(id, runs::cancel(&caller, params).await),
-        Call::PermissionAnswer(params) => {
-            done::<method::PermissionAnswer>(id, runs::permission(&caller, params).await)
+        Err(e) => refused(id, &e.to_string(), e.code()),
+        Ok(call) if caller.gateway.read_only && effect(&call) == Effect::Writes => {
+            refused(id, READ_ONLY, code::READ_ONLY)
         }
-        Call::SessionsList(params) => done::<method::SessionsList>(id, sessions::list(&caller, params).await),
-        Call::SessionsNew(params) => done::<method::SessionsNew>(id, sessions::new(&caller, params).await),
-        Call::SessionsSwitch(params) => {
-            done::<method::SessionsSwitch>(id, sessions::switch(&caller, params).await)
-        }
-        Call::SessionsFork(params) => done::<method::SessionsFork>(id, sessions::fork(&caller, params).await),
-        Call::SessionsHistory(params) => {
-            done::<method::SessionsHistory>(id, sessions::history(&caller, params).await)
-        }
-        Call::SessionsSteps(params) => {
-            done::<method::SessionsSteps>(id, sessions::steps(&caller, params).await)
-        }
-        Call::SessionsRename(params) => {
-            done::<method::SessionsRename>(id, sessions::rename(&caller, params).await)
-        }
-        Call::SessionsSearch(params) => {
-            done::<method::SessionsSearch>(id, sessions::search(&caller, params).await)
-        }
-        Call::SessionsDelete(params) => {
-            done::<method::SessionsDelete>(id, sessions::delete(&caller, params).await)
-        }
-        Call::Status(params) => done::<method::Status>(id, sessions::status(&caller, params).await),
+        Ok(call) => answer(&caller, id, call).await,
     }
 }
 
-fn done<M: Method>(id: String, reply: Result<Reply<M::Payload>>) -> Done {
+fn answered<M: Method>(id: String, reply: Result<Reply<M::Payload>>) -> Done {
     match reply {
-        Ok(reply) => {
-            let reply = reply.map(|payload| response::payload::<M>(&id, &payload).into());
-            Done { id, reply }
+        Ok(Reply { payload, subscribe, then }) => {
+            let payload = response::payload::<M>(&id, &payload).into();
+            Done { id, reply: Reply { payload, subscribe, then } }
         }
         Err(e) => {
             e.log(M::NAME);
-            refused_by(id, &e)
+            refused(id, &e.to_string(), e.code())
         }
     }
 }
 
-fn refused_by(id: String, error: &RequestError) -> Done {
-    refused(id, &error.to_string(), error.code())
-}
-
 fn refused(id: String, error: &str, code: &str) -> Done {
-    let reply = Reply::from(response::error(&id, error, code)).map(Into::into);
-    Done { id, reply }
+    let payload = Utf8Bytes::from(response::error(&id, error, code));
+    Done { id, reply: payload.into() }
 }
 
 #[cfg(test)]
@@ -105,7 +111,7 @@ mod tests {
             .iter()
             .copied()
             .filter(|name| {
-                !changes_something(&Call::parse(name, params.as_object().unwrap().clone()).expect(name))
+                effect(&Call::parse(name, params.as_object().unwrap().clone()).expect(name)) == Effect::Looks
             })
             .collect();
         assert_eq!(

@@ -1,18 +1,20 @@
 //! Cancelling runs, answering their permission requests.
 
-use thread_protocol::method::{CancelParams, CancelRequested, Nothing, PermissionAnswerParams};
+use thread_protocol::method::{self, CancelParams, CancelRequested, Nothing, PermissionAnswerParams};
 
 use super::caller::{Caller, Reply, parse_session};
+use super::methods::Handler;
 use crate::error::Result;
 use crate::session::blocking_pool::Kind;
 use crate::session::write;
 use crate::session_id::SessionId;
 
-/// `agent.cancel`.
-pub async fn cancel(caller: &Caller, params: CancelParams) -> Result<Reply<CancelRequested>> {
-    let session = caller.session_or_current(params.session_id.as_deref())?;
-    request_cancel(caller, session, Some(params.run_id)).await?;
-    Ok(CancelRequested::default().into())
+impl Handler for method::AgentCancel {
+    async fn handle(caller: &Caller, params: CancelParams) -> Result<Reply<CancelRequested>> {
+        let session = caller.session_or_current(params.session_id.as_deref())?;
+        request_cancel(caller, session, Some(params.run_id)).await?;
+        Ok(CancelRequested::default().into())
+    }
 }
 
 /// Requests the cancellation of a run, by default of the active one. Returns its id; `None` if there is none.
@@ -33,14 +35,15 @@ pub async fn request_cancel(
     caller.run(session, Kind::Write, work).await
 }
 
-/// `permission.answer`.
-pub async fn permission(caller: &Caller, params: PermissionAnswerParams) -> Result<Reply<Nothing>> {
-    let session = parse_session(&params.session_id)?;
-    let (gateway, source) = (caller.gateway.clone(), caller.author.source(session));
-    let work = move || {
-        let mut queue = gateway.root.queue(session)?;
-        write::permission(&mut queue, &gateway.launcher, &source, &params.request_id, &params.choice)
-    };
-    caller.run(session, Kind::Write, work).await?;
-    Ok(Nothing::default().into())
+impl Handler for method::PermissionAnswer {
+    async fn handle(caller: &Caller, params: PermissionAnswerParams) -> Result<Reply<Nothing>> {
+        let session = parse_session(&params.session_id)?;
+        let (gateway, source) = (caller.gateway.clone(), caller.author.source(session));
+        let work = move || {
+            let mut queue = gateway.root.queue(session)?;
+            write::permission(&mut queue, &gateway.launcher, &source, &params.request_id, &params.choice)
+        };
+        caller.run(session, Kind::Write, work).await?;
+        Ok(Nothing::default().into())
+    }
 }

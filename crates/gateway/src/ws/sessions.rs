@@ -1,18 +1,18 @@
 //! Listing, creating, entering, reading, renaming, searching and deleting sessions; the status.
 
-use crate::session::excerpt::{TITLE, beginning};
+use serde_json::value::RawValue;
 use thread_protocol::method::{
-    DeleteParams, Deleted, ForkParams, GatewayStatus, HistoryPage, HistoryParams, ListParams, NewParams,
-    NewSession, RenameParams, Renamed, SearchParams, SessionList, SessionStatus, StatusParams, StatusPayload,
-    StepsPage, StepsParams, SwitchParams, Switched,
+    self, DeleteParams, Deleted, ForkParams, GatewayStatus, HistoryPage, HistoryParams, ListParams,
+    NewParams, NewSession, RenameParams, Renamed, SearchParams, SessionList, SessionStatus, StatusParams,
+    StatusPayload, StepsPage, StepsParams, SwitchParams, Switched,
 };
 
-use serde_json::value::RawValue;
-
-use super::caller::{Caller, Reply, Subscribe, parse_session};
+use super::caller::{Caller, Reply, Subscribe, Then, parse_session};
+use super::methods::{Effect, Handler};
 use crate::error::{RequestError, Result};
 use crate::session::blocking_pool::{Kind, blocking};
 use crate::session::event::{Frames, LARGE};
+use crate::session::excerpt::{TITLE, beginning};
 use crate::session::history;
 use crate::session::live_session::test_delay;
 use crate::session::root::Copying;
@@ -23,14 +23,17 @@ use crate::session_id::SessionId;
 /// How many messages `sessions.switch` returns.
 const RECENT: usize = 20;
 
-/// `sessions.list`.
-pub async fn list(caller: &Caller, params: ListParams) -> Result<Reply<SessionList>> {
-    let limit = within("limit", params.limit, 10, 100)?;
-    let offset = usize::try_from(params.offset.unwrap_or_default()).unwrap_or(usize::MAX);
-    let gateway = caller.gateway.clone();
-    let own = gateway.clone();
-    let page = move || own.catalogue.page(&own.root, offset, limit);
-    blocking(&gateway.common.lists, page).await.map(Reply::from)
+impl Handler for method::SessionsList {
+    const EFFECT: Effect = Effect::Looks;
+
+    async fn handle(caller: &Caller, params: ListParams) -> Result<Reply<SessionList>> {
+        let limit = within("limit", params.limit, 10, 100)?;
+        let offset = usize::try_from(params.offset.unwrap_or_default()).unwrap_or(usize::MAX);
+        let gateway = caller.gateway.clone();
+        let own = gateway.clone();
+        let page = move || own.catalogue.page(&own.root, offset, limit);
+        blocking(&gateway.common.lists, page).await.map(Reply::from)
+    }
 }
 
 /// Creates a session, with a title if one is given.
@@ -51,11 +54,12 @@ pub async fn create(caller: &Caller, title: Option<String>) -> Result<SessionId>
     caller.run(session, Kind::Write, work).await
 }
 
-/// `sessions.new`.
-pub async fn new(caller: &Caller, params: NewParams) -> Result<Reply<NewSession>> {
-    let title = params.title.map(|title| title_of(&title)).transpose()?;
-    let session = create(caller, title.clone()).await?;
-    enter_new(caller, session, title.unwrap_or_default()).await
+impl Handler for method::SessionsNew {
+    async fn handle(caller: &Caller, params: NewParams) -> Result<Reply<NewSession>> {
+        let title = params.title.map(|title| title_of(&title)).transpose()?;
+        let session = create(caller, title.clone()).await?;
+        enter_new(caller, session, title.unwrap_or_default()).await
+    }
 }
 
 /// Enters a session that has just been made.
@@ -68,20 +72,21 @@ async fn enter_new(caller: &Caller, session: SessionId, title: String) -> Result
     Ok(Reply::at(NewSession { session_id: session.to_string(), title, created_at }, live, newest))
 }
 
-/// `sessions.fork`.
-pub async fn fork(caller: &Caller, params: ForkParams) -> Result<Reply<NewSession>> {
-    let (from, session) = (parse_session(&params.session_id)?, SessionId::random());
-    let title = params.title.map(|title| title_of(&title)).transpose()?;
-    let (gateway, source) = (caller.gateway.clone(), caller.author.source(session));
-    let work = move || {
-        let title_there = gateway.catalogue.summary(&gateway.root, &gateway.root.entry(from)?)?.title();
-        let (before, title_there) = (params.before.as_deref(), title_there.as_str());
-        let copying = Copying { before, title: title.clone(), title_there, source: &source };
-        gateway.root.fork(from, session, copying, gateway.agent.as_ref(), &gateway.storage)
-    };
-    // It reads, for long perhaps, and so that nobody waits for it.
-    let title = caller.gateway.common.copies.run(from, Kind::Read, work).await?;
-    enter_new(caller, session, title).await
+impl Handler for method::SessionsFork {
+    async fn handle(caller: &Caller, params: ForkParams) -> Result<Reply<NewSession>> {
+        let (from, session) = (parse_session(&params.session_id)?, SessionId::random());
+        let title = params.title.map(|title| title_of(&title)).transpose()?;
+        let (gateway, source) = (caller.gateway.clone(), caller.author.source(session));
+        let work = move || {
+            let title_there = gateway.catalogue.summary(&gateway.root, &gateway.root.entry(from)?)?.title();
+            let (before, title_there) = (params.before.as_deref(), title_there.as_str());
+            let copying = Copying { before, title: title.clone(), title_there, source: &source };
+            gateway.root.fork(from, session, copying, gateway.agent.as_ref(), &gateway.storage)
+        };
+        // It reads, for long perhaps, and so that nobody waits for it.
+        let title = caller.gateway.common.copies.run(from, Kind::Read, work).await?;
+        enter_new(caller, session, title).await
+    }
 }
 
 fn title_of(title: &str) -> Result<String> {
@@ -89,9 +94,12 @@ fn title_of(title: &str) -> Result<String> {
     if title.is_empty() { Err(RequestError::BadParams("'title' is empty".into())) } else { Ok(title) }
 }
 
-/// `sessions.switch`.
-pub async fn switch(caller: &Caller, params: SwitchParams) -> Result<Reply<Switched>> {
-    enter(caller, parse_session(&params.session_id)?, params.after).await
+impl Handler for method::SessionsSwitch {
+    const EFFECT: Effect = Effect::Moves;
+
+    async fn handle(caller: &Caller, params: SwitchParams) -> Result<Reply<Switched>> {
+        enter(caller, parse_session(&params.session_id)?, params.after).await
+    }
 }
 
 /// Enters a session. With `after`, every later event is written before the response. Without it, and while a
@@ -139,69 +147,85 @@ pub async fn enter(caller: &Caller, session: SessionId, after: Option<u64>) -> R
     Ok(Reply { subscribe: Subscribe::At { live, position, respond_after }, ..switched.into() })
 }
 
-/// `sessions.history`.
-pub async fn history(caller: &Caller, params: HistoryParams) -> Result<Reply<HistoryPage>> {
-    let session = caller.session_or_current(params.session_id.as_deref())?;
-    let limit = within("limit", params.limit, 20, 200)?;
-    let page = history::read(&caller.gateway.hub.context, session, params.before, limit).await?;
-    let payload = HistoryPage { messages: page.messages, has_more: page.has_more };
-    Ok(Reply { share: page.share, ..payload.into() })
+impl Handler for method::SessionsHistory {
+    const EFFECT: Effect = Effect::Looks;
+
+    async fn handle(caller: &Caller, params: HistoryParams) -> Result<Reply<HistoryPage>> {
+        let session = caller.session_or_current(params.session_id.as_deref())?;
+        let limit = within("limit", params.limit, 20, 200)?;
+        let page = history::read(&caller.gateway.hub.context, session, params.before, limit).await?;
+        let payload = HistoryPage { messages: page.messages, has_more: page.has_more };
+        Ok(Reply { then: page.share.map_or(Then::Nothing, Then::Release), ..payload.into() })
+    }
 }
 
-/// `sessions.steps`.
-pub async fn steps(caller: &Caller, params: StepsParams) -> Result<Reply<StepsPage>> {
-    let session = caller.session_or_current(params.session_id.as_deref())?;
-    let limit = within("limit", params.limit, 200, 1000)?;
-    let id = |given: Option<u64>, default| given.map_or(default, |id| i64::try_from(id).unwrap_or(i64::MAX));
-    let (after, before) = (id(params.after, 0), id(params.before, i64::MAX));
-    let (gateway, client) = (caller.gateway.clone(), caller.author.client.clone());
-    let work = move || {
-        let mut queue = gateway.root.queue(session)?;
-        let page = history::steps(&mut queue, after, before, limit)?;
-        let frames = page.messages.iter().filter_map(|step| frames::of(&gateway.storage, session, step));
-        let raw = |frames: Frames| RawValue::from_string(frames.for_client(&client).to_string()).ok();
-        Ok(StepsPage { events: frames.filter_map(raw).collect(), has_more: page.has_more })
-    };
-    caller.run(session, Kind::Read, work).await.map(Reply::from)
+impl Handler for method::SessionsSteps {
+    const EFFECT: Effect = Effect::Looks;
+
+    async fn handle(caller: &Caller, params: StepsParams) -> Result<Reply<StepsPage>> {
+        let session = caller.session_or_current(params.session_id.as_deref())?;
+        let limit = within("limit", params.limit, 200, 1000)?;
+        let id =
+            |given: Option<u64>, default| given.map_or(default, |id| i64::try_from(id).unwrap_or(i64::MAX));
+        let (after, before) = (id(params.after, 0), id(params.before, i64::MAX));
+        let (gateway, client) = (caller.gateway.clone(), caller.author.client.clone());
+        let work = move || {
+            let mut queue = gateway.root.queue(session)?;
+            let page = history::steps(&mut queue, after, before, limit)?;
+            let frames = page.messages.iter().filter_map(|step| frames::of(&gateway.storage, session, step));
+            let raw = |frames: Frames| RawValue::from_string(frames.for_client(&client).to_string()).ok();
+            Ok(StepsPage { events: frames.filter_map(raw).collect(), has_more: page.has_more })
+        };
+        caller.run(session, Kind::Read, work).await.map(Reply::from)
+    }
 }
 
-/// `sessions.rename`.
-pub async fn rename(caller: &Caller, params: RenameParams) -> Result<Reply<Renamed>> {
-    let session = parse_session(&params.session_id)?;
-    let title = title_of(&params.title)?;
-    let renamed = Renamed { session_id: session.to_string(), title: title.clone() };
-    let (gateway, source) = (caller.gateway.clone(), caller.author.source(session));
-    let work = move || write::title(&mut gateway.root.queue(session)?, &gateway.launcher, &source, &title);
-    caller.run(session, Kind::Write, work).await?;
-    Ok(renamed.into())
+impl Handler for method::SessionsRename {
+    async fn handle(caller: &Caller, params: RenameParams) -> Result<Reply<Renamed>> {
+        let session = parse_session(&params.session_id)?;
+        let title = title_of(&params.title)?;
+        let renamed = Renamed { session_id: session.to_string(), title: title.clone() };
+        let (gateway, source) = (caller.gateway.clone(), caller.author.source(session));
+        let work =
+            move || write::title(&mut gateway.root.queue(session)?, &gateway.launcher, &source, &title);
+        caller.run(session, Kind::Write, work).await?;
+        Ok(renamed.into())
+    }
 }
 
-/// `sessions.search`.
-pub async fn search(caller: &Caller, params: SearchParams) -> Result<Reply<SessionList>> {
-    let limit = within("limit", params.limit, 10, 100)?;
-    let gateway = caller.gateway.clone();
-    let search = move || {
-        let (root, catalogue) = (&gateway.root, &gateway.catalogue);
-        search::search(root, catalogue, params.query.as_deref(), params.date_filter, limit)
-    };
-    blocking(&caller.gateway.common.searches, search).await.map(Reply::from)
+impl Handler for method::SessionsSearch {
+    const EFFECT: Effect = Effect::Looks;
+
+    async fn handle(caller: &Caller, params: SearchParams) -> Result<Reply<SessionList>> {
+        let limit = within("limit", params.limit, 10, 100)?;
+        let gateway = caller.gateway.clone();
+        let search = move || {
+            let (root, catalogue) = (&gateway.root, &gateway.catalogue);
+            search::search(root, catalogue, params.query.as_deref(), params.date_filter, limit)
+        };
+        blocking(&caller.gateway.common.searches, search).await.map(Reply::from)
+    }
 }
 
-/// `sessions.delete`.
-pub async fn delete(caller: &Caller, params: DeleteParams) -> Result<Reply<Deleted>> {
-    let session = parse_session(&params.session_id)?;
-    let gateway = caller.gateway.clone();
-    // To its end, even if the client leaves.
-    let deleting = tokio::spawn(async move { gateway.delete(session).await });
-    // It fails only if it panicked, which was reported on stderr.
-    deleting.await.map_err(|_| RequestError::Failed("the gateway could not do this".into()))??;
-    Ok(Deleted { session_id: session.to_string() }.into())
+impl Handler for method::SessionsDelete {
+    async fn handle(caller: &Caller, params: DeleteParams) -> Result<Reply<Deleted>> {
+        let session = parse_session(&params.session_id)?;
+        let gateway = caller.gateway.clone();
+        // To its end, even if the client leaves.
+        let deleting = tokio::spawn(async move { gateway.delete(session).await });
+        // It fails only if it panicked, which was reported on stderr.
+        deleting.await.map_err(|_| RequestError::Failed("the gateway could not do this".into()))??;
+        Ok(Deleted { session_id: session.to_string() }.into())
+    }
 }
 
-/// `status`.
-pub async fn status(caller: &Caller, params: StatusParams) -> Result<Reply<StatusPayload>> {
-    let session = params.session_id.as_deref().map(parse_session).transpose()?.or(caller.session);
-    status_of(caller, session).await.map(Reply::from)
+impl Handler for method::Status {
+    const EFFECT: Effect = Effect::Looks;
+
+    async fn handle(caller: &Caller, params: StatusParams) -> Result<Reply<StatusPayload>> {
+        let session = params.session_id.as_deref().map(parse_session).transpose()?.or(caller.session);
+        status_of(caller, session).await.map(Reply::from)
+    }
 }
 
 /// The status of the gateway, and of a session.

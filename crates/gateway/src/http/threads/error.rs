@@ -1,6 +1,6 @@
 //! Errors of looking at threads, with what to do about them.
 
-use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
+use axum::extract::rejection::{JsonRejection, PathRejection};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
@@ -81,20 +81,6 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
             Err(JsonRejection::JsonDataError(e)) => Err(ApiError::bad(e.body_text())),
             Err(e) => Err(ApiError(HttpError::new(e.status(), e.body_text()))),
         }
-    }
-}
-
-/// The query of a request.
-pub struct Query<T>(pub T);
-
-impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Query<T>, ApiError> {
-        let found = axum::extract::Query::<T>::from_request_parts(parts, state).await;
-        found
-            .map(|axum::extract::Query(query)| Query(query))
-            .map_err(|e: QueryRejection| ApiError::bad(e.body_text()))
     }
 }
 

@@ -7,6 +7,7 @@ mod write;
 
 use std::sync::Arc;
 
+use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -33,4 +34,13 @@ pub fn routes() -> OpenApiRouter<Arc<Gateway>> {
         .routes(routes!(write::resume))
         .routes(routes!(write::stop))
         .routes(routes!(write::seek))
+}
+
+/// A thread in the path of a request, for the description.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "only described")]
+struct ThreadPath {
+    /// Its id in the list
+    thread: String,
 }

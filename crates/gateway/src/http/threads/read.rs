@@ -3,17 +3,19 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Query, State};
 use axum::response::Response;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use thread::model::subscription::ConsumerId;
 use utoipa::IntoParams;
 
-use super::error::{ApiError, Path, Query};
+use super::ThreadPath;
+use super::error::{ApiError, Path};
 use crate::error::RequestError;
 use crate::gateway::Gateway;
 use crate::http::content::streamed;
-use crate::http::error::ErrorBody;
+use crate::http::error::Failures;
 use crate::inspect::dead::{self, Mark};
 use crate::inspect::dto::{DeadPage, EventDetail, EventPage, RunDetail, RunPage, Thread, ThreadList};
 use crate::inspect::{events, runs};
@@ -48,11 +50,8 @@ fn limit(asked: Option<u32>) -> usize {
 /// All threads
 ///
 /// Sessions, their sub-agents' threads, and those that --thread names.
-#[utoipa::path(get, path = "/api/v1/threads", tag = "threads", params(ListQuery), responses(
-    (status = 200, body = ThreadList),
-    (status = "4XX", body = ErrorBody),
-    (status = "5XX", body = ErrorBody),
-))]
+#[utoipa::path(get, path = "/api/v1/threads", tag = "threads",
+    params(ListQuery), responses((status = 200, body = ThreadList), Failures))]
 pub async fn list(State(gateway): State<Arc<Gateway>>, Query(query): Query<ListQuery>) -> Answer<ThreadList> {
     let listing = gateway.inspector.listing().await?;
     let (offset, limit) = query.page();
@@ -61,12 +60,7 @@ pub async fn list(State(gateway): State<Arc<Gateway>>, Query(query): Query<ListQ
 
 /// A thread and its consumers
 #[utoipa::path(get, path = "/api/v1/threads/{thread}", tag = "threads",
-    params(("thread" = String, Path, description = "Its id in the list")),
-    responses(
-        (status = 200, body = Thread),
-        (status = "4XX", body = ErrorBody),
-        (status = "5XX", body = ErrorBody),
-    ))]
+    params(ThreadPath), responses((status = 200, body = Thread), Failures))]
 pub async fn thread(State(gateway): State<Arc<Gateway>>, Path(thread): Path<String>) -> Answer<Thread> {
     let found = gateway
         .inspector
@@ -90,12 +84,7 @@ pub struct EventsQuery {
 
 /// Events, newest first
 #[utoipa::path(get, path = "/api/v1/threads/{thread}/events", tag = "threads",
-    params(("thread" = String, Path, description = "Its id in the list"), EventsQuery),
-    responses(
-        (status = 200, body = EventPage),
-        (status = "4XX", body = ErrorBody),
-        (status = "5XX", body = ErrorBody),
-    ))]
+    params(ThreadPath, EventsQuery), responses((status = 200, body = EventPage), Failures))]
 pub async fn events(
     State(gateway): State<Arc<Gateway>>,
     Path(thread): Path<String>,
@@ -109,12 +98,7 @@ pub async fn events(
 
 /// An event, and what became of it
 #[utoipa::path(get, path = "/api/v1/threads/{thread}/events/{event}", tag = "threads",
-    params(("thread" = String, Path, description = "Its id in the list"), ("event" = i64, Path)),
-    responses(
-        (status = 200, body = EventDetail),
-        (status = "4XX", body = ErrorBody),
-        (status = "5XX", body = ErrorBody),
-    ))]
+    params(ThreadPath, ("event" = i64, Path)), responses((status = 200, body = EventDetail), Failures))]
 pub async fn event(
     State(gateway): State<Arc<Gateway>>,
     Path((thread, event)): Path<(String, i64)>,
@@ -125,26 +109,17 @@ pub async fn event(
     Ok(Json(found.await?))
 }
 
-/// Ids are no text that would have to be escaped, except a sub-agent's name that another program has made.
+/// What an id consists of, except a sub-agent's name that another program has made.
+const UNESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
 fn content_url(thread: &str, event: i64) -> String {
-    let mut encoded = String::new();
-    for byte in thread.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(byte as char),
-            _ => encoded += &format!("%{byte:02X}"),
-        }
-    }
-    format!("/api/v1/threads/{encoded}/events/{event}/content")
+    format!("/api/v1/threads/{}/events/{event}/content", utf8_percent_encode(thread, UNESCAPED))
 }
 
 /// The whole content of an event
 #[utoipa::path(get, path = "/api/v1/threads/{thread}/events/{event}/content", tag = "threads",
-    params(("thread" = String, Path, description = "Its id in the list"), ("event" = i64, Path)),
-    responses(
-        (status = 200, content_type = "text/plain", body = String),
-        (status = "4XX", body = ErrorBody),
-        (status = "5XX", body = ErrorBody),
-    ))]
+    params(ThreadPath, ("event" = i64, Path)),
+    responses((status = 200, content_type = "text/plain", body = String), Failures))]
 pub async fn content(
     State(gateway): State<Arc<Gateway>>,
     Path((thread, event)): Path<(String, i64)>,
@@ -172,14 +147,8 @@ pub struct RunsQuery {
 
 /// The runs of a consumer, newest first
 #[utoipa::path(get, path = "/api/v1/threads/{thread}/consumers/{consumer}/runs", tag = "threads",
-    params(
-        ("thread" = String, Path, description = "Its id in the list"), ("consumer" = String, Path), RunsQuery,
-    ),
-    responses(
-        (status = 200, body = RunPage),
-        (status = "4XX", body = ErrorBody),
-        (status = "5XX", body = ErrorBody),
-    ))]
+    params(ThreadPath, ("consumer" = String, Path), RunsQuery),
+    responses((status = 200, body = RunPage), Failures))]
 pub async fn runs(
     State(gateway): State<Arc<Gateway>>,
     Path((thread, consumer)): Path<(String, String)>,
@@ -194,15 +163,8 @@ pub async fn runs(
 
 /// A run with its output, its timeline and its events
 #[utoipa::path(get, path = "/api/v1/threads/{thread}/consumers/{consumer}/runs/{run}", tag = "threads",
-    params(
-        ("thread" = String, Path, description = "Its id in the list"), ("consumer" = String, Path),
-        ("run" = String, Path),
-    ),
-    responses(
-        (status = 200, body = RunDetail),
-        (status = "4XX", body = ErrorBody),
-        (status = "5XX", body = ErrorBody),
-    ))]
+    params(ThreadPath, ("consumer" = String, Path), ("run" = String, Path)),
+    responses((status = 200, body = RunDetail), Failures))]
 pub async fn run(
     State(gateway): State<Arc<Gateway>>,
     Path((thread, consumer, run)): Path<(String, String, String)>,
@@ -227,12 +189,7 @@ pub struct DeadQuery {
 
 /// Dead letters, the newest events first
 #[utoipa::path(get, path = "/api/v1/threads/{thread}/dead", tag = "threads",
-    params(("thread" = String, Path, description = "Its id in the list"), DeadQuery),
-    responses(
-        (status = 200, body = DeadPage),
-        (status = "4XX", body = ErrorBody),
-        (status = "5XX", body = ErrorBody),
-    ))]
+    params(ThreadPath, DeadQuery), responses((status = 200, body = DeadPage), Failures))]
 pub async fn dead(
     State(gateway): State<Arc<Gateway>>,
     Path(thread): Path<String>,

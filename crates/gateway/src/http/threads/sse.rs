@@ -1,76 +1,51 @@
 //! Requests that go on: what is watched, and events as they come, as server-sent events.
 
-use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
-use axum::body::{Body, Bytes};
-use axum::extract::State;
-use axum::http::header::{self, HeaderMap, HeaderName};
-use axum::response::{IntoResponse, Response};
+use axum::extract::{Query, State};
+use axum::http::HeaderMap;
+use axum::response::Response;
+use axum::response::sse::Event;
 use futures_util::stream;
 use serde::Deserialize;
 use serde_json::json;
 use thread_protocol::code;
 use tokio::sync::watch;
-use tokio::time::timeout;
 use utoipa::IntoParams;
 
-use super::error::{ApiError, Path, Query};
+use super::ThreadPath;
+use super::error::{ApiError, Path};
 use super::read::ListQuery;
 use crate::gateway::Gateway;
-use crate::http::error::{ErrorBody, HttpError};
+use crate::http::error::{ErrorBody, Failures, HttpError};
+use crate::http::sse;
 use crate::inspect::events::filter;
 use crate::inspect::tail::{Piece, Tail};
 use crate::inspect::watched::Seen;
 
-/// How often a comment is written to an idle stream, so that proxies do not close it.
-const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
+/// Where events come from.
+trait Source: Send + 'static {
+    /// The next event, or as an error the last one.
+    fn next(&mut self) -> impl Future<Output = Result<Event, Event>> + Send;
+}
 
-const ALIVE: &[u8] = b": alive\n\n";
-
-/// A response that goes on. The next piece is made once the client has taken the one before it.
-fn response(gateway: Arc<Gateway>, source: impl AsyncSource + Send + 'static) -> Response {
-    let pieces = stream::unfold(Some(source), move |source| {
-        let gateway = gateway.clone();
-        async move {
-            let mut source = source?;
-            let next = tokio::select! {
-                next = timeout(KEEP_ALIVE_EVERY, source.next()) => next,
-                () = gateway.shutting_down() => return None,
-            };
-            match next {
-                Err(_) => Some((Ok::<_, Infallible>(Bytes::from_static(ALIVE)), Some(source))),
-                Ok(Next::Piece(piece)) => Some((Ok(piece), Some(source))),
-                Ok(Next::Last(piece)) => Some((Ok(piece), None)),
-            }
-        }
+fn response(gateway: Arc<Gateway>, source: impl Source) -> Response {
+    let events = stream::unfold(Some(source), async |source| {
+        let mut source = source?;
+        Some(match source.next().await {
+            Ok(event) => (event, Some(source)),
+            Err(last) => (last, None),
+        })
     });
-    let headers = [
-        (header::CONTENT_TYPE, "text/event-stream"),
-        (header::CACHE_CONTROL, "no-cache, no-transform"),
-        // Proxies must not collect the events: nginx does, unless told otherwise.
-        (HeaderName::from_static("x-accel-buffering"), "no"),
-    ];
-    (headers, Body::from_stream(pieces)).into_response()
+    sse::response(gateway, events)
 }
 
-enum Next {
-    Piece(Bytes),
-    Last(Bytes),
+fn named(event: Event, name: &str, json: &[u8]) -> Event {
+    event.event(name).data(String::from_utf8_lossy(json))
 }
 
-/// Where pieces come from. Dropping the future of `next` loses nothing.
-trait AsyncSource {
-    fn next(&mut self) -> impl Future<Output = Next> + Send;
-}
-
-fn written(event: &str, data: &[u8]) -> Bytes {
-    [b"event: ", event.as_bytes(), b"\ndata: ", data, b"\n\n"].concat().into()
-}
-
-fn failed(why: &str, code: &str) -> Next {
-    Next::Last(written("failed", json!({ "error": why, "code": code }).to_string().as_bytes()))
+fn failed(why: &str, code: &str) -> Event {
+    named(Event::default(), "failed", json!({ "error": why, "code": code }).to_string().as_bytes())
 }
 
 /// Somebody who watches.
@@ -83,11 +58,11 @@ struct Watching {
     is_first: bool,
 }
 
-impl AsyncSource for Watching {
-    async fn next(&mut self) -> Next {
+impl Source for Watching {
+    async fn next(&mut self) -> Result<Event, Event> {
         loop {
             if !std::mem::take(&mut self.is_first) && self.seen.changed().await.is_err() {
-                return failed("the gateway does not look any more; come back later", code::UNAVAILABLE);
+                return Err(failed("the gateway does not look any more; come back later", code::UNAVAILABLE));
             }
             let seen = self.seen.borrow_and_update().clone();
             let (offset, limit) = self.page;
@@ -95,10 +70,10 @@ impl AsyncSource for Watching {
                 Seen::NotYet => {}
                 Seen::List(list) => {
                     let data = self.gateway.inspector.written_page_of(&list, offset, limit);
-                    return Next::Piece(written("threads", &data));
+                    return Ok(named(Event::default(), "threads", &data));
                 }
-                Seen::Thread(data) => return Next::Piece(written("thread", &data)),
-                Seen::Gone(why, code) => return failed(&why, code),
+                Seen::Thread(data) => return Ok(named(Event::default(), "thread", &data)),
+                Seen::Gone(why, code) => return Err(failed(&why, code)),
             }
         }
     }
@@ -124,12 +99,7 @@ pub async fn watch_list(
 ///
 /// Events `thread`, at once and whenever something has changed: the same as the thread.
 #[utoipa::path(get, path = "/api/v1/threads/{thread}/watch", tag = "threads",
-    params(("thread" = String, Path, description = "Its id in the list")),
-    responses(
-        (status = 200, content_type = "text/event-stream", body = String),
-        (status = "4XX", body = ErrorBody),
-        (status = "5XX", body = ErrorBody),
-    ))]
+    params(ThreadPath), responses((status = 200, content_type = "text/event-stream", body = String), Failures))]
 pub async fn watch(
     State(gateway): State<Arc<Gateway>>,
     Path(thread): Path<String>,
@@ -149,20 +119,18 @@ pub struct StreamQuery {
     filter: Option<String>,
 }
 
-impl AsyncSource for Tail {
-    async fn next(&mut self) -> Next {
+impl Source for Tail {
+    async fn next(&mut self) -> Result<Event, Event> {
         match Tail::next(self).await {
             Ok(Piece::Event(event)) => {
                 let data = serde_json::to_vec(&event).unwrap_or_default();
-                Next::Piece(
-                    [format!("id: {}\n", event.id).as_bytes(), &written("event", &data)].concat().into(),
-                )
+                Ok(named(Event::default().id(event.id.to_string()), "event", &data))
             }
             // Without data it is no event, but where to go on.
-            Ok(Piece::Nothing(upto)) => Next::Piece(format!("id: {upto}\n\n").into()),
+            Ok(Piece::Nothing(upto)) => Ok(Event::default().id(upto.to_string())),
             Err(e) => {
                 let HttpError { error, code, .. } = ApiError::from(e).into_http();
-                failed(&error, code)
+                Err(failed(&error, code))
             }
         }
     }
@@ -173,12 +141,8 @@ impl AsyncSource for Tail {
 /// Events `event`, each with its id as `id:`; after a lost connection, Last-Event-ID goes on from there. An event
 /// `failed` is the last one.
 #[utoipa::path(get, path = "/api/v1/threads/{thread}/events/stream", tag = "threads",
-    params(("thread" = String, Path, description = "Its id in the list"), StreamQuery),
-    responses(
-        (status = 200, content_type = "text/event-stream", body = String),
-        (status = "4XX", body = ErrorBody),
-        (status = "5XX", body = ErrorBody),
-    ))]
+    params(ThreadPath, StreamQuery),
+    responses((status = 200, content_type = "text/event-stream", body = String), Failures))]
 pub async fn stream(
     State(gateway): State<Arc<Gateway>>,
     Path(thread): Path<String>,

@@ -7,16 +7,17 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::Value;
-use thread::Error;
 use thread::model::event::NewEvent;
 use thread::model::position::Position;
 use thread::model::run::StopRequest;
 use thread::model::subscription::ConsumerId;
 use utoipa::ToSchema;
 
+use super::ThreadPath;
 use super::error::{ApiError, Body, Path};
+use crate::error::RequestError;
 use crate::gateway::Gateway;
-use crate::http::error::ErrorBody;
+use crate::http::error::Failures;
 use crate::inspect::dead::Meant;
 use crate::inspect::dto::{Consumer, Discarded, Pushed, Retried};
 use crate::inspect::verbs::Verb;
@@ -45,32 +46,30 @@ pub struct NewEventBody {
     idempotency_key: Option<String>,
 }
 
+impl NewEventBody {
+    fn event(self) -> thread::Result<NewEvent<'static>> {
+        let mut event = NewEvent::new(self.source, &self.kind, self.subtype.map(Into::into), self.content)?;
+        if let Some(metadata) = self.metadata {
+            event = event.with_metadata(&Value::Object(metadata).to_string())?;
+        }
+        match self.idempotency_key {
+            Some(key) => Ok(event.with_key(key)?),
+            None => Ok(event),
+        }
+    }
+}
+
 /// Store an event, and wake the consumers
 #[utoipa::path(post, path = "/api/v1/threads/{thread}/events", tag = "threads",
-    params(("thread" = String, Path, description = "Its id in the list")),
+    params(ThreadPath),
     request_body = NewEventBody,
-    responses(
-        (status = 201, body = Pushed),
-        (status = "4XX", body = ErrorBody),
-        (status = "5XX", body = ErrorBody),
-    ))]
+    responses((status = 201, body = Pushed), Failures))]
 pub async fn push(
     State(gateway): State<Arc<Gateway>>,
     Path(thread): Path<String>,
     Body(body): Body<NewEventBody>,
 ) -> Result<(StatusCode, Json<Pushed>), ApiError> {
-    let invalid = |e: thread::model::event::InvalidEvent| {
-        ApiError::from(crate::error::RequestError::Thread(Error::InvalidEvent(e)))
-    };
-    let mut event = NewEvent::new(body.source, &body.kind, body.subtype.map(Into::into), body.content)
-        .map_err(invalid)?;
-    if let Some(metadata) = body.metadata {
-        event = event.with_metadata(&Value::Object(metadata).to_string()).map_err(invalid)?;
-    }
-    if let Some(key) = body.idempotency_key {
-        event =
-            event.with_key(key).map_err(|e| ApiError::from(crate::error::RequestError::Thread(e.into())))?;
-    }
+    let event = body.event().map_err(RequestError::Thread)?;
     let pushed = gateway
         .inspector
         .at(&thread, Kind::Write, move |inspector, _, queue| inspector.push(queue, &event))
@@ -107,13 +106,9 @@ impl DeadBody {
 
 /// Deliver dead letters again
 #[utoipa::path(post, path = "/api/v1/threads/{thread}/dead/retry", tag = "threads",
-    params(("thread" = String, Path, description = "Its id in the list")),
+    params(ThreadPath),
     request_body = DeadBody,
-    responses(
-        (status = 200, body = Retried),
-        (status = "4XX", body = ErrorBody),
-        (status = "5XX", body = ErrorBody),
-    ))]
+    responses((status = 200, body = Retried), Failures))]
 pub async fn retry(
     State(gateway): State<Arc<Gateway>>,
     Path(thread): Path<String>,
@@ -128,13 +123,9 @@ pub async fn retry(
 
 /// Forget dead letters; the events stay
 #[utoipa::path(post, path = "/api/v1/threads/{thread}/dead/discard", tag = "threads",
-    params(("thread" = String, Path, description = "Its id in the list")),
+    params(ThreadPath),
     request_body = DeadBody,
-    responses(
-        (status = 200, body = Discarded),
-        (status = "4XX", body = ErrorBody),
-        (status = "5XX", body = ErrorBody),
-    ))]
+    responses((status = 200, body = Discarded), Failures))]
 pub async fn discard(
     State(gateway): State<Arc<Gateway>>,
     Path(thread): Path<String>,
@@ -167,13 +158,9 @@ pub struct Nothing {}
 
 /// Keep a consumer from being started
 #[utoipa::path(post, path = "/api/v1/threads/{thread}/consumers/{consumer}/pause", tag = "threads",
-    params(("thread" = String, Path, description = "Its id in the list"), ("consumer" = String, Path)),
+    params(ThreadPath, ("consumer" = String, Path)),
     request_body = Nothing,
-    responses(
-        (status = 200, body = Consumer),
-        (status = "4XX", body = ErrorBody),
-        (status = "5XX", body = ErrorBody),
-    ))]
+    responses((status = 200, body = Consumer), Failures))]
 pub async fn pause(
     State(gateway): State<Arc<Gateway>>,
     Path(names): Path<(String, String)>,
@@ -184,13 +171,9 @@ pub async fn pause(
 
 /// Let a paused, stalled or waiting consumer start afresh
 #[utoipa::path(post, path = "/api/v1/threads/{thread}/consumers/{consumer}/resume", tag = "threads",
-    params(("thread" = String, Path, description = "Its id in the list"), ("consumer" = String, Path)),
+    params(ThreadPath, ("consumer" = String, Path)),
     request_body = Nothing,
-    responses(
-        (status = 200, body = Consumer),
-        (status = "4XX", body = ErrorBody),
-        (status = "5XX", body = ErrorBody),
-    ))]
+    responses((status = 200, body = Consumer), Failures))]
 pub async fn resume(
     State(gateway): State<Arc<Gateway>>,
     Path(names): Path<(String, String)>,
@@ -211,13 +194,9 @@ pub struct StopBody {
 
 /// End a consumer's run or wait, and return when it is over
 #[utoipa::path(post, path = "/api/v1/threads/{thread}/consumers/{consumer}/stop", tag = "threads",
-    params(("thread" = String, Path, description = "Its id in the list"), ("consumer" = String, Path)),
+    params(ThreadPath, ("consumer" = String, Path)),
     request_body = StopBody,
-    responses(
-        (status = 200, body = Consumer),
-        (status = "4XX", body = ErrorBody),
-        (status = "5XX", body = ErrorBody),
-    ))]
+    responses((status = 200, body = Consumer), Failures))]
 pub async fn stop(
     State(gateway): State<Arc<Gateway>>,
     Path(names): Path<(String, String)>,
@@ -248,13 +227,9 @@ pub enum To {
 
 /// Move a consumer's cursor
 #[utoipa::path(post, path = "/api/v1/threads/{thread}/consumers/{consumer}/seek", tag = "threads",
-    params(("thread" = String, Path, description = "Its id in the list"), ("consumer" = String, Path)),
+    params(ThreadPath, ("consumer" = String, Path)),
     request_body = SeekBody,
-    responses(
-        (status = 200, body = Consumer),
-        (status = "4XX", body = ErrorBody),
-        (status = "5XX", body = ErrorBody),
-    ))]
+    responses((status = 200, body = Consumer), Failures))]
 pub async fn seek(
     State(gateway): State<Arc<Gateway>>,
     Path(names): Path<(String, String)>,

@@ -6,7 +6,7 @@ use super::*;
 use crate::session::blocking_pool::Kind;
 use crate::session::budget::PAGE;
 use crate::session::fixture::{Fixture, Seen, THEM, advance, drain, event, now, present, run};
-use crate::session::live_session::Reader;
+use crate::session::page_reader::Reader;
 use crate::session::runs::open_runs;
 
 /// So long that four of them do not fit into the ring, nor five into a page.
