@@ -144,14 +144,12 @@ fn no_files_use_each_other_in_a_circle() {
 
 /// Where a directory as such is needed, its path is taken, or asked for by `Queue::directory`.
 #[test]
-fn what_differs_between_places_is_asked_by_its_name() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let crates = fs::read_dir(root.join("crates")).unwrap().map(|entry| entry.unwrap().path());
-    for package in crates.chain([root.to_owned()]) {
-        for (file, code) in sources_of(&package) {
+fn what_differs_between_locations_is_asked_by_its_name() {
+    for package in packages() {
+        for (file, code) in modules(&package) {
             let code: String = code.split_whitespace().collect();
             for asked in ["dir().is_some()", "dir().is_none()", "scheme().is_some()", "scheme().is_none()"] {
-                let home = package == root && file == "model/location";
+                let home = package == root() && file == "model/location";
                 assert!(home || !code.contains(asked), "{}/{file}.rs: {asked}", package.display());
             }
         }

@@ -39,7 +39,6 @@ use etcetera::base_strategy::Xdg;
 use object_store::ObjectStore;
 use thread::failure::Failure;
 use thread::run::scope::Scope;
-use thread::run::shutdown::Shutdown;
 use thread::run::starter::{News, Starter};
 use thread_sessions::session_id;
 use tokio::signal::unix::{SignalKind, signal};

@@ -10,11 +10,11 @@ use super::output::push_status;
 use super::turns::{KILLED, SETTLE};
 use super::{ATTACHMENTS_VARIABLE, Adapter, LoopEvent, Running};
 use crate::attachments::attachments;
-use thread_conversation::{Answer, ClientInput, Entry, Message, Run, Status};
 use crate::processes::descendants;
 use crate::program::{Input, Program};
 use crate::protocol::{Done, Prompt};
 use crate::transcript::transcript;
+use thread_conversation::{Answer, ClientInput, Entry, Message, Run, Status};
 
 impl Adapter {
     /// Begins the next attempt of a run.

@@ -11,10 +11,10 @@ use thread::queue::{Remaining, Selection};
 use super::Adapter;
 use super::attempt::{Attempt, Ending, LONGEST_PIPE, OUTPUT_GRACE, Stage, Why, message_id_of};
 use super::output::{LONGEST_ANSWER, push_status, too_long};
-use thread_conversation::runs::{OpenRun, Verdict};
-use thread_conversation::{Answer, Entry, MAX_PARTIAL, Run, Status, ToolResult};
 use crate::protocol::{Done, Ended};
 use crate::sub_agent::{Sub, cancel_those_of};
+use thread_conversation::runs::{OpenRun, Verdict};
+use thread_conversation::{Answer, Entry, MAX_PARTIAL, Run, Status, ToolResult};
 
 /// The backoff between attempts; the last wait repeats.
 const WAITS: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(15)];

@@ -6,10 +6,10 @@ use thread::Result;
 
 use super::attempt::{Attempt, Ending, OUTPUT_GRACE, Why};
 use super::{Adapter, Step};
-use thread_conversation::runs::Next;
-use thread_conversation::{Run, Status};
 use crate::protocol::Done;
 use crate::slots::{AgentSlots, Turn};
+use thread_conversation::runs::Next;
+use thread_conversation::{Run, Status};
 
 /// How often an idle adapter looks whether its slot is wanted.
 const GIVE_WAY: Duration = Duration::from_secs(1);

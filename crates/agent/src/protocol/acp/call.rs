@@ -7,8 +7,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::blocks::text_of;
-use thread_conversation::ToolCall;
 use crate::protocol::Output;
+use thread_conversation::ToolCall;
 
 /// What is known of a call. An agent may announce it before it knows its details.
 #[derive(Debug, Default)]

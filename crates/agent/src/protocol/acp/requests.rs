@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 use super::blocks::blocks_of;
 use super::call::Call;
 use super::{Acp, send};
-use thread_conversation::ClientInput;
 use crate::protocol::{Done, Output, Prompt};
 use crate::transcript::as_text;
+use thread_conversation::ClientInput;
 
 /// The kinds of requests that are sent to the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
