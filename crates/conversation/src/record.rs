@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thread::Event;
 
-use crate::metadata::{Metadata, lenient};
+use crate::metadata::{Metadata, lenient, object_of};
 use crate::{
     Answer, ClientInput, Fork, Message, Permission, PermissionAnswer, SELF, Session, Status, SubAgent,
     ToolCall, ToolResult, run_id_of, shown_call_id,
@@ -43,6 +43,11 @@ impl Record {
 
     pub fn id(&self) -> i64 {
         self.event.id
+    }
+
+    /// Its metadata; empty if that is no object.
+    pub fn metadata(&self) -> Map<String, Value> {
+        object_of(&self.event)
     }
 
     /// Whether it belongs to this attempt of a run.

@@ -282,7 +282,7 @@ impl Adapter {
         let now = Instant::now();
         let overdue: Vec<Asked> = attempt.asked.extract_if(.., |asked| asked.until <= now).collect();
         for asked in overdue {
-            let reject = asked.choices.iter().find(|choice| choice.kind.starts_with("reject"));
+            let reject = asked.choices.iter().find(|choice| choice.is_rejection());
             self.permit(&asked.program_id, reject.map(|choice| choice.id.as_str()));
         }
     }

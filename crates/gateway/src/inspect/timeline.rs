@@ -62,11 +62,11 @@ pub fn of(
                 return ControlFlow::Break(());
             }
             read += 1;
-            // One at a time: they may be large.
-            spans.take(&event);
             if shown.len() < SHOWN {
                 shown.push(event.id);
             }
+            // One at a time: they may be large.
+            spans.take(Record::of(event));
             ControlFlow::Continue(())
         })? == Remaining::Some
     {}
@@ -182,9 +182,9 @@ impl Spans {
         *label = short(&format!("{label}, {more}"));
     }
 
-    fn take(&mut self, event: &Event) {
+    fn take(&mut self, record: Record) {
+        let Record { event, unreported, entry, .. } = record;
         let at = event.created_at.as_str();
-        let Record { unreported, entry, .. } = Record::of(event.clone());
         let streamed = match &entry {
             Entry::Token { text, .. } => Some((SpanKind::Text, text)),
             Entry::Thinking { text, .. } => Some((SpanKind::Thinking, text)),
@@ -235,8 +235,7 @@ impl Spans {
             Entry::PermissionAnswer(PermissionAnswer { request_id, choice }) => {
                 match self.asked.remove(&request_id) {
                     Some(Asked { span, call, choices }) => {
-                        let is_no =
-                            choices.iter().any(|one| one.id == choice && one.kind.starts_with("reject"));
+                        let is_no = choices.iter().any(|one| one.id == choice && one.is_rejection());
                         match call {
                             Some(call) if is_no => _ = self.rejected.insert(call),
                             Some(call) => _ = self.rejected.remove(&call),
@@ -251,10 +250,10 @@ impl Spans {
                     }
                 }
             }
-            Entry::Message(_) => self.note(SpanKind::Message, at, &label_of(event), id),
+            Entry::Message(_) => self.note(SpanKind::Message, at, &label_of(&event), id),
             Entry::Answer { .. } => {
                 self.end_open(at);
-                self.note(SpanKind::Answer, at, &label_of(event), id);
+                self.note(SpanKind::Answer, at, &label_of(&event), id);
             }
             Entry::Error { error, .. } => {
                 self.end_open(at);
@@ -369,7 +368,7 @@ mod tests {
             Event { source: "me".into(), ..event(13, 112, "theirs", "z") },
             event(14, 120, "cancelled", "enough"),
         ] {
-            spans.take(&event);
+            spans.take(Record::of(event));
         }
         let span = |kind, at_ms, duration_ms, label: &str, event| Span {
             kind,

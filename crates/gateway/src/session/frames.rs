@@ -1,7 +1,7 @@
 //! Stored events as frames.
 
 use serde_json::{Map, Value};
-use thread_conversation::{ClientInput, Entry, Message, PermissionAnswer, shown_call_id};
+use thread_conversation::{ClientInput, Entry, Message, PermissionAnswer};
 use thread_protocol::Content;
 use thread_protocol::event::{self as frame, Event};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
@@ -101,7 +101,7 @@ fn shown(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option
         return Some(frame::Large { source, r#type, subtype, bytes, url }.into());
     }
     let ends = stored.ends.is_some() && stored.large.is_none();
-    let shown = |call_id: &str| shown_call_id(call_id, stored.record.attempt);
+    let call_id = || stored.record.shown_call_id();
     Some(match entry {
         Entry::Message(said) => {
             let priority = (said.priority != Default::default()).then(|| said.priority.as_str().into());
@@ -127,7 +127,7 @@ fn shown(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option
         Entry::Token { text, message_id } => frame::Token::new(text, message_id.clone()).into(),
         Entry::Thinking { text, message_id } => frame::Thinking::new(text, message_id.clone()).into(),
         Entry::ToolCall(call) => Event::from(frame::ToolCall {
-            call_id: shown(&call.call_id),
+            call_id: call_id().unwrap_or_default(),
             tool_name: call.name.clone(),
             arguments: call.arguments.clone(),
             title: call.title.clone(),
@@ -135,7 +135,7 @@ fn shown(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option
             locations: call.locations.as_array().cloned().unwrap_or_default(),
         }),
         Entry::ToolResult(result) => Event::from(frame::ToolResult {
-            call_id: shown(&result.call_id),
+            call_id: call_id().unwrap_or_default(),
             tool_name: result.name.clone(),
             result: result.outcome.as_ref().ok().cloned(),
             error: result.outcome.as_ref().err().cloned(),
@@ -155,7 +155,7 @@ fn shown(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option
         Entry::Clear => message(frame::Role::System, Map::new(), None),
         Entry::Title(title) => Event::from(frame::Title { title: beginning(title, TITLE) }),
         Entry::SubAgent(sub) => Event::from(frame::SubAgent {
-            parent_call_id: shown_call_id(&sub.parent_call_id, sub.attempt),
+            parent_call_id: call_id().unwrap_or_default(),
             sub_agent: sub.sub_agent.clone(),
             event: sub.event.clone(),
             payload: sub.payload.clone(),
@@ -169,7 +169,7 @@ fn shown(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option
             Event::from(frame::Permission::Request(frame::PermissionRequest {
                 request_id: asked.request_id.clone(),
                 title: asked.title.clone(),
-                call_id: asked.call_id.as_deref().map(shown),
+                call_id: call_id(),
                 arguments: asked.arguments.clone(),
                 details: asked.details.clone(),
                 choices: asked.choices.iter().map(choice).collect(),

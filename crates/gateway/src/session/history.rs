@@ -4,7 +4,6 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
 use thread::model::filter::Scope;
 use thread::queue::{Remaining, Selection};
 use thread::{After, Event, Filter, Queue};
@@ -264,14 +263,9 @@ pub fn entries(storage: &Storage, session: SessionId, messages: &[SessionEvent])
 }
 
 fn entry(storage: &Storage, session: SessionId, stored: &SessionEvent) -> HistoryEntry {
-    let mut metadata: Map<String, Value> = stored
-        .record
-        .event
-        .metadata
-        .as_deref()
-        .and_then(|text| serde_json::from_str(text).ok())
-        .unwrap_or_default();
-    let (role, reply_to) = match &stored.record.entry {
+    let SessionEvent { record, .. } = stored;
+    let mut metadata = record.metadata();
+    let (role, reply_to) = match &record.entry {
         Entry::Answer { reply_to, .. } => (Role::Assistant, *reply_to),
         Entry::Error { error, reply_to, .. } => {
             metadata.insert("error".to_owned(), error.clone().into());
@@ -293,9 +287,9 @@ fn entry(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Histor
         seq: stored.id(),
         role,
         content: content_of(storage, stored),
-        timestamp: stored.record.event.created_at.clone(),
-        source: stored.record.event.source.clone(),
-        run_id: stored.record.run_id.clone(),
+        timestamp: record.event.created_at.clone(),
+        source: record.event.source.clone(),
+        run_id: record.run_id.clone(),
         reply_to,
         metadata: Some(metadata),
         large: large_of(storage, session, stored),

@@ -71,19 +71,14 @@ impl RunLog {
         };
         let mut found = Vec::new();
         read.upto = for_each(queue, read.upto, EVENTS, &mut |event| {
-            let at = event.record.event.created_at.clone();
-            found.extend(match (&event.record.entry, event.ends) {
+            let (at, entry) = (event.record.event.created_at.clone(), &event.record.entry);
+            found.extend(match (entry, event.ends.zip(entry.ending())) {
                 (Entry::RunStarted { attempt, reply_to }, _) => {
                     let seq = reply_to.unwrap_or(event.id());
                     Some(Happened::Begins { seq, attempt: *attempt, at })
                 }
-                (entry, Some(seq)) => {
-                    let outcome = match entry {
-                        Entry::Answer { .. } => "answered",
-                        Entry::Cancelled { .. } => "cancelled",
-                        _ => "failed",
-                    };
-                    Some(Happened::Ends { seq, outcome, at })
+                (_, Some((seq, ending))) => {
+                    Some(Happened::Ends { seq, outcome: ending.outcome.as_str(), at })
                 }
                 _ => None,
             });

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use thread::Queue;
-use thread_conversation::Entry;
+use thread_conversation::Outcome;
 
 use super::catalogue;
 use super::event::for_each;
@@ -45,11 +45,14 @@ pub struct Tally {
 impl Tally {
     fn update(&mut self, queue: &mut Queue) -> Result<()> {
         let condition = "source = 'self' AND (type = 'message' OR subtype IN ('error', 'cancelled'))";
-        self.upto = for_each(queue, self.upto, condition, &mut |event| match event.record.entry {
-            _ if event.ends.is_none() => {}
-            Entry::Answer { .. } => self.answered += 1,
-            Entry::Cancelled { .. } => self.cancelled += 1,
-            _ => self.failed += 1,
+        self.upto = for_each(queue, self.upto, condition, &mut |event| {
+            let ending = event.record.entry.ending().filter(|_| event.ends.is_some());
+            match ending.map(|ending| ending.outcome) {
+                Some(Outcome::Answered) => self.answered += 1,
+                Some(Outcome::Failed) => self.failed += 1,
+                Some(Outcome::Cancelled) => self.cancelled += 1,
+                None => {}
+            }
         })?;
         let (_, runs, _) = open_runs(queue)?;
         (self.queued, self.oldest) = (runs.queued(), runs.oldest_queued().map(str::to_owned));

@@ -11,7 +11,7 @@ use thread::model::time;
 use thread::{Filter, Queue};
 use thread_agent::sub_agent::{Sub, threads_in};
 use thread_conversation::runs::{OpenRun, Runs};
-use thread_conversation::{Entry, ending_of, run_id_of, text_of};
+use thread_conversation::{Ending, Entry, Outcome, ending_of, run_id_of, text_of};
 use thread_protocol::method::SessionState;
 use thread_sessions::cancel::cancel as cancel_run;
 use thread_sessions::excerpt::beginning;
@@ -266,14 +266,11 @@ fn ended(queue: &mut Queue, process: String, offset: usize) -> Result<Status> {
     let unknown = || Problem::from(RequestError::UnknownRun(process.chars().take(80).collect()));
     let message = message_of(queue, &process)?.ok_or_else(unknown)?;
     let event = ending_of(queue, message)?.ok_or_else(unknown)?;
-    let (state, text, partial) = match Entry::of(&event) {
-        Entry::Answer { answer, .. } => ("answered", text_of(&answer.content), None),
-        Entry::Error { error, partial, .. } => ("failed", error, partial),
-        Entry::Cancelled { why, partial, .. } => ("cancelled", why, partial),
-        _ => return Err(unknown()),
-    };
-    let partial = partial.map(|partial| text::cut(&partial).0);
-    Ok(Status { partial, ..Status::ended(process, state, &text, offset) })
+    let entry = Entry::of(&event);
+    let Ending { outcome, text, partial } = entry.ending().ok_or_else(unknown)?;
+    let said = if outcome == Outcome::Answered { text_of(text) } else { text.to_owned() };
+    let partial = partial.map(|partial| text::cut(partial).0);
+    Ok(Status { partial, ..Status::ended(process, outcome.as_str(), &said, offset) })
 }
 
 /// The message whose run has that id, the newest if there are several.

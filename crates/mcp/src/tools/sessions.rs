@@ -227,10 +227,6 @@ fn message(queue: &mut Queue, id: i64) -> Result<Option<Said>> {
         Entry::Error { error, .. } => text::cut(error),
         _ => text::cut(&text_of(&event.content)),
     };
-    let partial = match entry {
-        Entry::Error { partial, .. } | Entry::Cancelled { partial, .. } => partial,
-        _ => None,
-    };
-    let partial = partial.map(|partial| text::cut(&partial).0);
+    let partial = entry.ending().and_then(|ending| ending.partial).map(|partial| text::cut(partial).0);
     Ok(Some(Said { id, role, content, created_at: event.created_at, next_offset, partial }))
 }

@@ -4,6 +4,7 @@ pub mod input;
 pub mod respond;
 pub mod stream;
 pub mod translate;
+mod writer;
 
 use std::sync::Arc;
 

@@ -118,28 +118,32 @@ fn answer_calls(
 ) -> Result<(i64, bool)> {
     // Most inputs have results that were told long ago.
     let waits = input.last_results > 0 || runs.iter().any(|run| !run.open_calls.is_empty());
-    let calls = if waits && !input.results.is_empty() { calls(queue)? } else { Vec::new() };
+    let calls = match waits && !input.results.is_empty() {
+        true => newest(queue, "toolcall", i64::MAX, SEARCHED)?,
+        false => Vec::new(),
+    };
     let (mut shown, mut open) = (0, Vec::new());
     for (at, message) in input.results.iter().enumerate() {
-        let call = calls.iter().find(|call| call.shown == message.tool_call_id);
-        let Some(call) = call else { continue };
+        let is_it = |record: &&Record| record.shown_call_id().as_ref() == Some(&message.tool_call_id);
+        let Some(record) = calls.iter().find(is_it) else { continue };
+        let Entry::ToolCall(call) = &record.entry else { continue };
         if at + input.last_results >= input.results.len() {
-            shown = shown.max(call.event_id);
+            shown = shown.max(record.id());
         }
         let run = runs.iter().find(|run| {
-            call.event_id > run.last_begun
+            record.id() > run.last_begun
                 && run.in_attempt
-                && call.run_id.as_deref() == Some(&*run.run.run_id)
-                && run.open_calls.contains_key(&call.call.call_id)
+                && record.run_id.as_ref() == Some(&run.run.run_id)
+                && run.open_calls.contains_key(&call.call_id)
         });
-        open.extend(run.filter(|_| call.for_client).map(|run| (run, call, message)));
+        open.extend(run.filter(|_| record.for_client).map(|run| (run, call, message)));
     }
     let count = open.len();
     for (at, (run, call, message)) in open.into_iter().enumerate() {
         // Handed over once, and without the tools, which are those of the message.
         let mut handed = if at + 1 == count { input.handed.clone() } else { ClientInput::default() };
         handed.0.shift_remove(ClientInput::TOOLS);
-        answer_call(queue, launcher, client, (run, &call.call), message, handed)?;
+        answer_call(queue, launcher, client, (run, call), message, handed)?;
     }
     Ok((shown, count > 0))
 }
@@ -244,7 +248,7 @@ fn decide<'a>(runs: &Runs, asked: &'a Permission, answer: &'a Resume) -> Result<
             })?)
         }
         ResumeStatus::Cancelled => {
-            let reject = asked.choices.iter().find(|choice| choice.kind.starts_with("reject"));
+            let reject = asked.choices.iter().find(|choice| choice.is_rejection());
             reject.map(|choice| &*choice.id)
         }
     };
@@ -252,29 +256,6 @@ fn decide<'a>(runs: &Runs, asked: &'a Permission, answer: &'a Resume) -> Result<
         Some(choice) => Decision::Choice { request_id: &asked.request_id, choice },
         None => Decision::Cancel { message: run.id() },
     }))
-}
-
-/// A call as it is stored.
-struct StoredCall {
-    event_id: i64,
-    call: ToolCall,
-    /// The id that clients see.
-    shown: String,
-    run_id: Option<String>,
-    for_client: bool,
-}
-
-/// The newest calls, the newest first.
-fn calls(queue: &mut Queue) -> Result<Vec<StoredCall>> {
-    let events = newest(queue, "toolcall", i64::MAX, SEARCHED)?;
-    let calls = events.into_iter().filter_map(|record| {
-        let shown = record.shown_call_id()?;
-        let Record { event, run_id, for_client, entry: Entry::ToolCall(call), .. } = record else {
-            return None;
-        };
-        Some(StoredCall { event_id: event.id, call, shown, run_id, for_client })
-    });
-    Ok(calls.collect())
 }
 
 /// Stores the result of a call of one of the client's tools. The first one counts.

@@ -238,7 +238,7 @@ impl Stream {
 
     /// How many runs are before this one, if that has changed.
     fn queued(&mut self, present: &Present) -> Option<Value> {
-        let translator = self.translator.as_ref()?;
+        let translator = self.translator.as_mut()?;
         let message = translator.waits_for().filter(|message| *message <= present.upto)?;
         let position = present.order.iter().position(|other| *other == message)?;
         let is_new = std::mem::replace(&mut self.position, position) != position;
