@@ -1,41 +1,41 @@
-//! What differs between the places that a thread can be stored in. Code that depends on one of these differences asks
-//! for it by its name, never for the kind of place.
+//! What depends on where a thread is stored. Code asks for the difference that it needs, never for the kind of place.
 
 use std::time::Duration;
 
-/// What to do differently in a thread, because of where it is stored.
-#[derive(Debug, PartialEq, Eq)]
+/// How to treat a thread, given where it is stored: see [`Location::backend`](super::location::Location::backend).
+#[derive(Debug)]
 pub struct Backend {
-    /// The thread's folder here has the database and its WAL. In a directory, they identify the thread, and a commit by
-    /// any program changes them. Of a server, nothing here changes with a commit, so at each look one may have
-    /// happened; the [base](crate::queue::locations) itself identifies the thread.
+    /// Whether the thread's folder on this machine has the database and its WAL. In a directory, they identify the
+    /// thread, and each commit changes them, whichever program makes it. With a server, no file here shows a commit, so
+    /// there may always have been one; the [base](crate::queue::locations) identifies the thread.
     pub has_database_file: bool,
-    /// Events are also written to `events.jsonl`. A server has other means for people to read its tables, and each
-    /// machine that pushes would have to fetch what the others have pushed.
+    /// Whether events are also written to `events.jsonl`. Not with a server: its tables can be read with its own tools,
+    /// and each machine that pushes would have to fetch the events of all others.
     pub has_jsonl: bool,
-    /// A push wakes consumers. In a directory it must: nothing else runs. On a server, handlers run on the machines where
-    /// somebody dispatches, not wherever somebody pushes, who need not even be allowed to read.
+    /// Whether a push wakes consumers. In a directory it has to, because no daemon does. With a server, handlers run on
+    /// the machines where somebody runs a dispatch, not where events happen to be pushed; and a pusher may lack the right
+    /// to read.
     pub wakes_on_push: bool,
-    /// Several machines may run a consumer's handlers. In a directory, the locks of this machine are enough, and what a
-    /// handler lacks here is an error. On a server, supervisors need a lease besides, and a consumer whose program or
-    /// folder is missing here is left to other machines for a while.
+    /// Whether several machines may run a consumer's handlers. In a directory, the locks of this machine are enough, and
+    /// a missing program or working directory is an error. With a server, a supervisor also needs a lease, and a consumer
+    /// that cannot be run here is left to other machines for a while.
     pub is_shared_by_machines: bool,
-    /// At a second request to end, a supervisor gives up what it could not record. A full disk or a locked database is
-    /// waited for: nobody else would record the end of a run. A server may be away for good, and another machine takes
-    /// over once the lease is over.
+    /// Whether a supervisor that is told twice to end gives up recording the end of a run. In a directory it waits until
+    /// the disk has space or the database is unlocked: no other process would record it. A server may be away for good,
+    /// and another machine takes over when the lease is over.
     pub may_be_given_up: bool,
-    /// Those who push are processes of this machine, which a worker lets finish before it looks. Pushes to a server mostly
-    /// come from elsewhere, and a look waits for the server anyway.
+    /// Whether pushers usually run on this machine: a worker then lets them exit before it looks. With a server they
+    /// mostly run elsewhere, and each look has to wait for the server anyway.
     pub is_pushed_to_here: bool,
-    /// How often to look for a change that gives no notice. A look at a directory costs microseconds, one at a server a
+    /// How often to look for a change that gives no notice. In a directory a look takes microseconds, with a server a
     /// round trip.
     pub poll_interval: Duration,
-    /// The longest pause before a thread that cannot be used is tried again. A directory that stays unusable has to be
-    /// repaired by somebody; a server that was away comes back by itself, and is to be found soon.
+    /// The longest pause before a thread that cannot be used is tried again. A directory usually has to be repaired
+    /// first; a server comes back by itself and should be noticed soon.
     pub longest_pause: Duration,
 }
 
-/// A directory of this machine.
+/// A directory on this machine.
 pub static DIRECTORY: Backend = Backend {
     has_database_file: true,
     has_jsonl: true,
@@ -47,7 +47,7 @@ pub static DIRECTORY: Backend = Backend {
     longest_pause: Duration::from_secs(60),
 };
 
-/// A server, of whatever kind.
+/// A server.
 pub static SERVER: Backend = Backend {
     has_database_file: false,
     has_jsonl: false,

@@ -38,7 +38,7 @@ impl Location {
         self.scheme().is_none().then_some(&self.0)
     }
 
-    /// What to do differently there.
+    /// How to treat a thread there.
     pub fn backend(&self) -> &'static Backend {
         if self.dir().is_some() { &DIRECTORY } else { &SERVER }
     }

@@ -24,8 +24,10 @@ pub struct Scope {
 
 /// Lists the threads of a scope.
 pub(super) struct Listing<'a> {
-    scope: &'a Scope,
+    /// The individual threads.
+    pub named: Vec<Location>,
     servers: Vec<Server>,
+    roots: &'a [PathBuf],
 }
 
 /// A location that names all threads of a server.
@@ -42,9 +44,9 @@ struct Server {
 impl<'a> Listing<'a> {
     /// # Errors
     ///
-    /// A server or a root cannot be used.
+    /// A location or a root cannot be used.
     pub fn new(scope: &'a Scope) -> Result<Listing<'a>> {
-        let mut servers = Vec::new();
+        let (mut named, mut servers) = (Vec::new(), Vec::new());
         for location in &scope.threads {
             match locations::threads(location) {
                 Some(Err(error)) if !error.may_pass() => return Err(error),
@@ -53,19 +55,13 @@ impl<'a> Listing<'a> {
                     let (location, due) = (location.clone(), Instant::now());
                     servers.push(Server { location, threads: None, due, backoff });
                 }
-                None => {}
+                None => named.push(absolute_location(location)?),
             }
         }
         for root in &scope.roots {
             std::fs::read_dir(root).at("read", root)?;
         }
-        Ok(Listing { scope, servers })
-    }
-
-    /// The individual threads.
-    pub fn named(&self) -> impl Iterator<Item = Result<Location>> {
-        let is_server = |location: &Location| self.servers.iter().any(|server| server.location == *location);
-        self.scope.threads.iter().filter(move |location| !is_server(location)).map(absolute_location)
+        Ok(Listing { named, servers, roots: &scope.roots })
     }
 
     /// Lists the threads of the servers, of which some may be new. Returns each that was asked, and its error if it
@@ -98,9 +94,9 @@ impl<'a> Listing<'a> {
 
     /// All threads that can be listed now. `is_known`: whether this is a thread for certain.
     pub fn all(&self, is_known: impl Fn(&Location) -> bool) -> Vec<Location> {
-        let mut all: Vec<Location> = self.named().flatten().collect();
+        let mut all = self.named.clone();
         all.extend(self.servers.iter().filter_map(|server| server.threads.clone()).flatten());
-        for root in &self.scope.roots {
+        for root in self.roots {
             let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
             let root = absolute(root).unwrap_or_else(|_| root.clone());
             for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {

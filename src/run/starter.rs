@@ -81,7 +81,7 @@ pub(super) struct Followed {
     backoff: Backoff,
     /// The thread could not be opened at the last look.
     is_away: bool,
-    /// Consumers that had something pending, and were started or could not be at the last look.
+    /// Consumers that were due at the last look, and were started or skipped.
     busy: Vec<ConsumerId>,
     /// Something is due, but all slots were taken.
     pub queued: bool,
@@ -119,8 +119,7 @@ impl<'a> Starter<'a> {
         watcher: Option<Watcher>,
     ) -> Result<Starter<'a>> {
         let listing = Listing::new(scope)?;
-        let named: Vec<Location> = listing.named().collect::<Result<_>>()?;
-        let (threads, reported) = (BTreeMap::new(), HashSet::new());
+        let (named, threads, reported) = (listing.named.clone(), BTreeMap::new(), HashSet::new());
         let mut starter = Starter { listing, launcher, tell, watcher, threads, reported };
         named.iter().try_for_each(|location| starter.start_following(location))?;
         Ok(starter)

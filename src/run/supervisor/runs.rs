@@ -208,10 +208,10 @@ impl Supervisor<'_> {
         let consumer = self.consumer;
         let mut short_until = Some(Instant::now() + SHORT_RUN);
         let mut deadline = subscription.options.timeout.map(|timeout| Instant::now() + timeout);
-        let mut timed_out = false;
-        let mut followed = None;
-        let mut interrupted = false;
-        let mut noted = false;
+        let (mut timed_out, mut interrupted, mut noted, mut followed) = (false, false, false, None);
+        let until = |end: Option<Instant>| {
+            end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()))
+        };
         loop {
             if !noted && self.shutdown.requests() > 0 {
                 noted = true;
@@ -241,14 +241,11 @@ impl Supervisor<'_> {
                 self.settle_in(kept.take(), running, subscription);
             }
             let (notice, longest) = running.wait_for();
-            let short =
-                short_until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
-            let left = deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
             // Once a second, because this clock stands still while the machine sleeps.
             let renewed = self.lease.as_ref().filter(|_| !interrupted).map_or(Duration::MAX, |lease| {
                 lease.left().saturating_sub(lease.length() / 4).min(LOOK_EVERY)
             });
-            let longest = longest.min(short).min(left).min(renewed);
+            let longest = longest.min(until(short_until)).min(until(deadline)).min(renewed);
             let requested = self.watcher.wait(longest, notice.into_iter().chain([self.shutdown.poll_fd()]));
             if requested
                 && let Some(stop) = self.stop_request(kept, subscription)
