@@ -1,5 +1,7 @@
 //! What a thread holds and the state of its consumers, as `thread info` and other programs show them.
 
+mod state;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,6 +10,7 @@ use chrono::Utc;
 use rustix::fs::FileType;
 use serde::{Serialize, Serializer};
 
+pub use self::state::{ConsumerState, Namespace, WaitReason, Worker};
 use crate::error::Result;
 use crate::files::{DB, Files, WAL};
 use crate::jsonl;
@@ -173,127 +176,6 @@ impl Settings {
             cwd: cwd.map(|cwd| files.resolve(cwd).to_string_lossy().into_owned()),
             env: options.env.clone(),
             clear_env: options.clear_env,
-        }
-    }
-}
-
-/// The process that works for a consumer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Worker {
-    Pid(u32),
-    /// On another machine, by its name.
-    Host(String),
-    /// Perhaps in another container.
-    Namespace(Namespace),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Namespace {
-    Other,
-}
-
-/// Why nobody ends a wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum WaitReason {
-    /// The supervisor was killed, by a reboot for instance: only the next push or dispatch ends the wait, or a worker.
-    Interrupted,
-}
-
-/// What a consumer does. As JSON, the details in the order in which they are shown.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(untagged)]
-pub enum ConsumerState {
-    Idle,
-    Running {
-        #[serde(flatten)]
-        worker: Worker,
-        #[serde(serialize_with = "time::serialize", skip_serializing_if = "Option::is_none")]
-        since: Option<Time>,
-        attempt: u32,
-    },
-    Waiting {
-        attempt: u32,
-        /// Without it, at the next dispatch.
-        #[serde(serialize_with = "time::serialize", skip_serializing_if = "Option::is_none")]
-        next_try: Option<Time>,
-        /// Who waits, if that is not a process here.
-        #[serde(flatten)]
-        elsewhere: Option<Worker>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        reason: Option<WaitReason>,
-    },
-    Stalled {
-        #[serde(skip_serializing_if = "Option::is_none")]
-        reason: Option<String>,
-        /// Unless it cannot be started at all.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        attempt: Option<u32>,
-    },
-    Paused,
-}
-
-impl ConsumerState {
-    /// All words for states.
-    pub const WORDS: [&str; 5] = ["idle", "running", "waiting", "stalled", "paused"];
-
-    /// The state in one word.
-    pub fn word(&self) -> &'static str {
-        ConsumerState::WORDS[match self {
-            ConsumerState::Idle => 0,
-            ConsumerState::Running { .. } => 1,
-            ConsumerState::Waiting { .. } => 2,
-            ConsumerState::Stalled { .. } => 3,
-            ConsumerState::Paused => 4,
-        }]
-    }
-
-    /// Why it is stalled, or nobody ends its wait.
-    pub fn reason(&self) -> Option<&str> {
-        match self {
-            ConsumerState::Stalled { reason, .. } => reason.as_deref(),
-            ConsumerState::Waiting { reason: Some(WaitReason::Interrupted), .. } => Some("interrupted"),
-            _ => None,
-        }
-    }
-
-    /// `broken`: why it cannot be started.
-    fn of(s: &Subscription, at_work: AtWork, broken: Option<String>, is_pending: bool) -> ConsumerState {
-        let (state, attempt) = (&s.state, s.state.attempts);
-        let worker = match (at_work, &s.held_by) {
-            (AtWork::Process(pid), _) => Worker::Pid(pid),
-            (_, Some(host)) => Worker::Host(host.clone()),
-            (_, None) => Worker::Namespace(Namespace::Other),
-        };
-        let interrupted = |next_try: Option<Time>| ConsumerState::Waiting {
-            attempt,
-            // Where nobody is at work, a time that has passed says nothing: it is due at the next dispatch.
-            next_try: next_try.filter(|at| *at > Utc::now()),
-            elsewhere: None,
-            reason: Some(WaitReason::Interrupted),
-        };
-        match state.phase {
-            Phase::Running if at_work != AtWork::Nobody => {
-                ConsumerState::Running { worker, since: state.since, attempt }
-            }
-            _ if state.paused => ConsumerState::Paused,
-            _ if broken.is_some() => ConsumerState::Stalled { reason: broken, attempt: None },
-            Phase::Stalled => ConsumerState::Stalled { reason: state.reason.clone(), attempt: Some(attempt) },
-            // Without a recorded supervisor, the consumer is between a run and its wait.
-            Phase::Waiting if at_work == AtWork::Nobody && state.supervisor.is_some() => {
-                interrupted(state.next_try)
-            }
-            Phase::Waiting => {
-                let elsewhere = (at_work == AtWork::Elsewhere).then_some(worker);
-                ConsumerState::Waiting { attempt, next_try: state.next_try, elsewhere, reason: None }
-            }
-            // The supervisor was killed; the next dispatch continues.
-            Phase::Running if is_pending => {
-                interrupted(state.since.map(|since| since + s.options.wait_after(attempt)))
-            }
-            Phase::Running | Phase::Idle => ConsumerState::Idle,
         }
     }
 }

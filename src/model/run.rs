@@ -299,18 +299,6 @@ pub enum RunResult {
     Unknown,
 }
 
-impl RunResult {
-    pub const ALL: [RunResult; 7] = [
-        RunResult::Succeeded,
-        RunResult::Failed,
-        RunResult::Dead,
-        RunResult::TimedOut,
-        RunResult::Stopped,
-        RunResult::Interrupted,
-        RunResult::Unknown,
-    ];
-}
-
 /// A part of a file, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {

@@ -234,17 +234,13 @@ fn consumer_form(queue: &mut Queue, status: &ConsumerStatus) -> Result<Consumer>
             exit: ended.exit,
         }
     });
-    let (worker, attempt) = match &status.state {
-        ConsumerState::Running { worker, attempt, .. } => (Some(worker), Some(*attempt)),
-        ConsumerState::Waiting { elsewhere, attempt, .. } => (elsewhere.as_ref(), Some(*attempt)),
-        ConsumerState::Stalled { attempt, .. } => (None, *attempt),
-        ConsumerState::Idle | ConsumerState::Paused => (None, None),
-    };
-    let (since, next_try) = match &status.state {
-        ConsumerState::Running { .. } => (s.state.since, None),
-        ConsumerState::Waiting { next_try, .. } => (s.state.since, *next_try),
-        ConsumerState::Stalled { .. } => (stalled_since(&runs, s), None),
-        ConsumerState::Idle | ConsumerState::Paused => (None, None),
+    let (worker, since, attempt, next_try) = match &status.state {
+        ConsumerState::Running { worker, attempt, .. } => (Some(worker), s.state.since, Some(*attempt), None),
+        ConsumerState::Waiting { elsewhere, attempt, next_try, .. } => {
+            (elsewhere.as_ref(), s.state.since, Some(*attempt), *next_try)
+        }
+        ConsumerState::Stalled { attempt, .. } => (None, stalled_since(&runs, s), *attempt, None),
+        ConsumerState::Idle | ConsumerState::Paused => (None, None, None, None),
     };
     let run = s.state.since.filter(|_| state == State::Running).map(|began| RunUnderWay {
         id: runs::id_of(began),
