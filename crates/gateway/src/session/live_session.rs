@@ -343,19 +343,6 @@ impl LiveSession {
     }
 }
 
-/// Waits, in a build for tests, for as long as the variable `THREAD_TEST_DELAY` says: `enter:200ms`. It is
-/// called between reading what a response says of a session and following the session from there, where a
-/// race would lose what is stored in that time.
-pub async fn test_delay() {
-    if cfg!(debug_assertions)
-        && let Ok(setting) = std::env::var("THREAD_TEST_DELAY")
-        && let Some(delay) =
-            setting.strip_prefix("enter:").and_then(|text| text.strip_suffix("ms")?.parse().ok())
-    {
-        tokio::time::sleep(Duration::from_millis(delay)).await;
-    }
-}
-
 impl Drop for LiveSession {
     fn drop(&mut self) {
         // So that its task ends.

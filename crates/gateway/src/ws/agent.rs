@@ -12,7 +12,6 @@ use super::methods::{Effect, Handler};
 use super::sessions;
 use crate::error::{RequestError, Result};
 use crate::session::blocking_pool::Kind;
-use crate::session::live_session::test_delay;
 use crate::session::write::{self, ClientMessage};
 use crate::session_id::SessionId;
 
@@ -60,7 +59,6 @@ impl Handler for method::Agent {
         // Read before the message is stored: then its run is noticed at once.
         let live = caller.gateway.hub.enter(session).await?;
         let accepted = send(caller, session, message).await?;
-        test_delay().await;
         let status = if accepted.waits() { Acceptance::Queued } else { Acceptance::Accepted };
         let payload =
             Accepted { run_id: Some(accepted.run_id.clone()), session_id: Some(session.to_string()), status };

@@ -14,7 +14,6 @@ use crate::session::blocking_pool::{Kind, blocking};
 use crate::session::event::{Frames, LARGE};
 use crate::session::excerpt::{TITLE, beginning};
 use crate::session::history;
-use crate::session::live_session::test_delay;
 use crate::session::root::Copying;
 use crate::session::runs::open_runs;
 use crate::session::{frames, search, write};
@@ -143,7 +142,6 @@ pub async fn enter(caller: &Caller, session: SessionId, after: Option<u64>) -> R
         Ok((switched, position, respond_after))
     };
     let (switched, position, respond_after) = caller.run(session, Kind::Read, work).await?;
-    test_delay().await;
     Ok(Reply { subscribe: Subscribe::At { live, position, respond_after }, ..switched.into() })
 }
 

@@ -27,7 +27,7 @@ use crate::session::blocking_pool::Kind;
 use crate::session::cursor::{Cursor, Next};
 use crate::session::event::SessionEvent;
 use crate::session::history;
-use crate::session::live_session::{Present, test_delay};
+use crate::session::live_session::Present;
 use crate::session::runs::open_runs;
 use crate::session::write;
 use crate::session_id::SessionId;
@@ -133,7 +133,6 @@ impl Stream {
         point: Point,
     ) -> Result<Stream> {
         let live = gateway.hub.enter(session).await?;
-        test_delay().await;
         let Point { start, after, pending, run_id } = point;
         // Events that the client already has are translated again, to know what they left open.
         let cursor = Cursor::new(live, start.map_or(after, |start| start.message - 1));
