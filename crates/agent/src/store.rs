@@ -4,6 +4,8 @@
 //! unknown whether a commit succeeded, the thread is searched for the events first, so that nothing is stored
 //! twice.
 
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -11,6 +13,7 @@ use thread::error::DatabaseErrorKind;
 use thread::files::log::Level;
 use thread::model::backoff::Backoff;
 use thread::model::subscription::ConsumerId;
+use thread::queue::{Remaining, Selection};
 use thread::run::wake::wake_others;
 use thread::run::{Launcher, push};
 use thread::{After, Error, NewEvent, Queue, Result};
@@ -141,8 +144,40 @@ fn store_once(
 
 /// Whether these events are stored, consecutively, after that id.
 fn are_stored(queue: &mut Queue, after: After, events: &[NewEvent<'_>]) -> Result<bool> {
-    let stored = queue.read(after, None)?;
-    Ok(stored
-        .windows(events.len())
-        .any(|window| events.iter().zip(window).all(|(event, stored)| event.is_same(stored))))
+    // What others stored in the meantime may be much: no more of it is kept than can be these events.
+    let (mut newest, mut found, mut selection) = (VecDeque::new(), false, Selection::from(after));
+    loop {
+        let remaining = queue.read_page(&mut selection, &mut |row| {
+            if newest.len() == events.len() {
+                newest.pop_front();
+            }
+            newest.push_back(row.to_event());
+            let is_same = || events.iter().zip(&newest).all(|(event, stored)| event.is_same(stored));
+            found = newest.len() == events.len() && is_same();
+            if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        if found || remaining == Remaining::None {
+            return Ok(found);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_found_after_whatever_others_have_stored() {
+        let dir = tempfile::tempdir().unwrap();
+        Queue::init(dir.path()).unwrap();
+        let mut queue = Queue::open(dir.path()).unwrap();
+        let event = |content: &str| NewEvent::message("self", content.to_owned()).unwrap();
+        let own = [event("a"), event("b")];
+        let others = [vec![event("x"); 1500], vec![event("a"), event("x"), event("b"), event("a")]].concat();
+        queue.push_all(&mut |put| put(&others).map(drop)).unwrap();
+        assert!(!are_stored(&mut queue, After(0), &own).unwrap());
+        queue.push_all(&mut |put| put(&[event("b"), event("x")]).map(drop)).unwrap();
+        assert!(are_stored(&mut queue, After(0), &own).unwrap());
+        assert!(!are_stored(&mut queue, After(1504), &own).unwrap());
+    }
 }
