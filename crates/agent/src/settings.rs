@@ -42,8 +42,7 @@ pub struct Settings {
     pub env_file: Option<PathBuf>,
 }
 
-/// How often the adapter tries a message, and how long it stays. Of an option given twice the last counts,
-/// because those for a sub-agent are appended.
+/// How often the adapter tries a message, and how long it stays. Of an option given twice the last counts.
 #[derive(Debug, Clone, Args)]
 pub struct Stay {
     /// How many times to try a message
@@ -130,6 +129,11 @@ impl Settings {
 }
 
 impl Stay {
+    /// Of a sub-agent: if it dies, the call fails and its caller decides what to do; and no other message will come.
+    pub fn for_sub_agent(self) -> Stay {
+        Stay { attempts: 1, idle: Duration::ZERO, ..self }
+    }
+
     /// Returns these settings as arguments of a command line.
     pub fn words(&self) -> Vec<String> {
         let (attempts, idle) = (self.attempts.to_string(), duration::format(self.idle));

@@ -32,10 +32,6 @@ pub const REPORTER: &str = "report";
 /// The source of a sub-agent's task, and of requests to cancel it.
 const PARENT: &str = "internal:agent:default:parent";
 
-/// Options that make an adapter process a single message, once: if the sub-agent dies, the call fails and its
-/// caller decides what to do; and no other message will come.
-pub const STAY: [&str; 4] = ["--attempts", "1", "--idle", "0s"];
-
 /// The tool by which programs start sub-agents. They may show its name with that of its server before it.
 pub const TOOL: &str = "subagent_run";
 
@@ -151,19 +147,18 @@ pub fn start(parent: &mut Queue, launcher: &Launcher, new: &NewSubAgent) -> Resu
     Ok(sub)
 }
 
-/// Returns the command line of the parent's agent, changed to process one message; `None` if the consumer's
-/// handler is not `thread agent`.
+/// Returns the command line of the parent's agent; `None` if the consumer's handler is not `thread agent`.
 ///
 /// # Errors
 ///
 /// Those of the parent's thread.
 pub fn handler_of_parent(parent: &mut Queue, consumer: &ConsumerId) -> Result<Option<String>> {
     let Some(subscription) = parent.find_subscription(consumer)? else { return Ok(None) };
-    let handler = subscription.handler_cmd;
-    let adapter = ["thread-agent", "thread agent"].into_iter().find_map(|name| handler.find(name));
-    let options_end = adapter.and_then(|at| Some(at + handler[at..].find(" -- ")?));
-    // The rest stays as written: it is shell syntax. Of options given twice, the last counts.
-    Ok(options_end.map(|at| format!("{} {}{}", &handler[..at], STAY.join(" "), &handler[at..])))
+    let is_adapter = |handler: &String| {
+        let mut names = ["thread-agent", "thread agent"].iter();
+        names.any(|name| handler.split_once(name).is_some_and(|(_, rest)| rest.contains(" -- ")))
+    };
+    Ok(Some(subscription.handler_cmd).filter(is_adapter))
 }
 
 fn quote(path: &Path) -> Result<String> {

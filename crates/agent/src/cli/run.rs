@@ -91,7 +91,7 @@ impl Command {
                 self.settings.check()?;
                 let file = self.settings.env_file.clone().or_else(|| variable(ENV_FILE).map(PathBuf::from));
                 let env_file = file.map(|file| readable(&cwd.join(file))).transpose()?;
-                let options = [self.settings.words(), sub_agent::STAY.map(str::to_owned).to_vec()].concat();
+                let options = self.settings.words();
                 Install { options, env_file, ..Install::new(self.program, cwd.clone()) }.handler()?
             }
         };
@@ -125,7 +125,7 @@ impl Command {
     }
 }
 
-/// Returns the command line of the parent's own agent, changed to process one message.
+/// Returns the command line of the parent's own agent.
 fn handler_of_parent(parent: &mut Queue) -> Result<String> {
     let consumer = variable("THREAD_CONSUMER").and_then(|name| name.into_string().ok());
     let consumer = ConsumerId::stored(consumer.unwrap_or_else(|| CONSUMER.to_owned()));

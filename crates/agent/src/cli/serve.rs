@@ -4,6 +4,7 @@ use crate::adapter::{Adapter, Options};
 use crate::launcher;
 use crate::protocol::{Acp, Exec, Ndjson, Protocol, ToolServer};
 use crate::settings::{ProtocolArg, Settings, Stay, read_env_file};
+use crate::sub_agent::is_sub_agent;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use thread::Queue;
@@ -26,6 +27,7 @@ pub fn run(settings: Settings, stay: Stay, program: Vec<String>, globals: &Globa
     })?;
     settings.check()?;
     let queue = globals.open()?;
+    let stay = if is_sub_agent(queue.path()) { stay.for_sub_agent() } else { stay };
     let launcher = super::find_launcher()?;
     let mut environment = Vec::new();
     if let Some(file) = &settings.env_file {
