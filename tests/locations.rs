@@ -1,9 +1,6 @@
 //! A thread that is not in a directory, served like any other: the store in memory under a scheme of its own,
 //! with supervisors, a worker and `stop`.
 
-#[path = "store/memory.rs"]
-mod memory;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::ops::ControlFlow;
@@ -13,7 +10,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
-use memory::MemoryStore;
 use tempfile::TempDir;
 use thread::maintenance::{backup, doctor, prune};
 use thread::model::event::CappedRow;
@@ -34,6 +30,7 @@ use thread::store::{
     Appended, FilterFailure, Move, Moved, PruneRange, PruneStep, Put, RunUpdate, Scan, ScanRange, Store,
 };
 use thread::{Error, NewEvent, Queue, Result};
+use thread_testkit::store::MemoryStore;
 
 const LIMIT: Duration = Duration::from_secs(30);
 

@@ -1,4 +1,4 @@
-use crate::harness::World;
+use thread_testkit::World;
 
 fn world() -> World {
     let world = World::with_thread();
@@ -9,7 +9,7 @@ fn world() -> World {
     world
 }
 
-fn ack(world: &World, id: &str) -> crate::harness::Run {
+fn ack(world: &World, id: &str) -> thread_testkit::Run {
     world.thread(["ack", "--consumer", "bot", "--event-id", id])
 }
 

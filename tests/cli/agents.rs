@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use serde_json::Value;
-
-use crate::harness::{World, quoted, skipped, wait_until};
+use thread_testkit::{World, quoted, skipped, wait_until};
 
 /// An agent that logs its pid and each event's id, and acknowledges the event.
 const AGENT: &str = "echo begin $$ >>agent.log

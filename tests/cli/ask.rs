@@ -4,8 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-
-use crate::harness::{Run, World, wait_until};
+use thread_testkit::{Run, World, wait_until};
 
 /// Asks from outside, with the source `internal:dm:default:ada`.
 fn ask(world: &World, question: &str, timeout: &str) -> Run {

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 use serde_json::{Value, json};
+use thread_testkit::{Dice, World, ids, names, quoted, snapshot, wait_until};
 
 use crate::doctor::assert_healthy;
-use crate::harness::{Dice, World, ids, names, quoted, snapshot, wait_until};
 
 fn push_many(world: &World, events: usize) {
     let line = "{\"source\":\"self\",\"type\":\"record\",\"content\":\"ten bytes.\"}\n";
@@ -27,7 +27,7 @@ fn back_up(world: &World, place: &str) -> String {
 }
 
 /// A command on the thread at `place`.
-fn within(world: &World, place: &str, args: &[&str]) -> crate::harness::Run {
+fn within(world: &World, place: &str, args: &[&str]) -> thread_testkit::Run {
     world.thread(args).arg("--thread").arg(world.path(place))
 }
 

@@ -4,8 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 
 use serde_json::{Value, json};
-
-use crate::harness::{World, names};
+use thread_testkit::{World, names};
 
 #[test]
 fn all_but_the_newest_backups_of_this_thread_are_deleted() {

@@ -5,8 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 use serde_json::{Value, json};
-
-use crate::harness::{World, names, wait_until};
+use thread_testkit::{World, names, wait_until};
 
 /// A root with two threads, of which one has a third inside, and files beside them.
 fn root(world: &World) {
@@ -29,7 +28,7 @@ fn root(world: &World) {
     world.write("root/a/notes", "mine");
 }
 
-fn within(world: &World, place: &str, args: &[&str]) -> crate::harness::Run {
+fn within(world: &World, place: &str, args: &[&str]) -> thread_testkit::Run {
     world.thread(args).arg("--thread").arg(world.path(place))
 }
 

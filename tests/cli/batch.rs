@@ -3,8 +3,7 @@ use std::io::Write;
 use std::path::Path;
 
 use serde_json::{Value, json};
-
-use crate::harness::{World, ids, names, wait_until};
+use thread_testkit::{World, ids, names, wait_until};
 
 const GOOD: &str = r#"{"source":"self","type":"record","content":"good"}"#;
 

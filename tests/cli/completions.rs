@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use thread_testkit::{World, skipped};
+
 use crate::errors::NAMES;
-use crate::harness::{World, skipped};
 
 const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
 

@@ -1,6 +1,7 @@
 //! Completion in real shells in a terminal: the tests send keys and read the screen.
 
-use crate::harness::{World, skipped, wait_until};
+use thread_testkit::{World, skipped, wait_until};
+
 use crate::terminal::Screen;
 
 /// How each shell is started: with the completion script, no other settings, and a known prompt.

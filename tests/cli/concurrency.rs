@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::process::Child;
 
-use crate::harness::{World, ids, take_all, wait_until};
+use thread_testkit::{World, ids, take_all, wait_until};
 
 /// Starts shell scripts that wait for each other, so that they run at the same time.
 fn together(world: &World, scripts: impl IntoIterator<Item = String>) -> Vec<Child> {

@@ -1,6 +1,6 @@
 //! `dead`: listing, retrying and discarding events that a handler could not process.
 
-use crate::harness::{World, ids, wait_until};
+use thread_testkit::{World, ids, wait_until};
 
 /// A world with events 1 to 4, of which 1 and 3 are dead letters of `bot`. Its handler succeeds on
 /// every event once the file `repaired` exists.

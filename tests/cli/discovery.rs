@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::chown;
 use std::path::Path;
 
-use crate::harness::{Run, World, skipped};
+use thread_testkit::{Run, World, skipped};
 
 /// The uid of the user `nobody`.
 const SOMEBODY_ELSE: u32 = 65534;

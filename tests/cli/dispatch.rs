@@ -6,9 +6,8 @@ use std::os::unix::process::CommandExt;
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::Value;
-
-use crate::harness::{Dice, Run, World, take_all, take_all_script, wait_until};
-use crate::users::{NOBODY, as_user, share_with, shared_world};
+use thread_testkit::users::{NOBODY, as_user, share_with, shared_world};
+use thread_testkit::{Dice, Run, World, take_all, take_all_script, wait_until};
 
 /// A world with a thread and a handler `slow` that appends a line to `began`, waits for the file
 /// `go`, handles all pending events and appends to `ended`.

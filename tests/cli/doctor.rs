@@ -5,8 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use rusqlite::Connection;
 use serde_json::{Value, json};
-
-use crate::harness::{World, names, snapshot, wait_until};
+use thread_testkit::{World, names, snapshot, wait_until};
 
 const BY_FIX: &str = "run `thread doctor --fix`";
 

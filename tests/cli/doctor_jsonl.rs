@@ -5,8 +5,9 @@ use std::fs;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
+use thread_testkit::{Dice, World, ids, names, skipped, wait_until};
+
 use crate::doctor::{assert_healthy, findings, found_and_repaired, found_and_told};
-use crate::harness::{Dice, World, ids, names, skipped, wait_until};
 
 const DONE: &str = "it was rewritten from the table";
 

@@ -6,8 +6,7 @@ use std::fs;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, params};
-
-use crate::harness::{World, ids, names, wait_until};
+use thread_testkit::{World, ids, names, wait_until};
 
 const SCHEMA: &str = "
     CREATE TABLE events (

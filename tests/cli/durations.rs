@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::harness::World;
+use thread_testkit::World;
 
 #[test]
 fn weeks_sums_and_bare_seconds_are_durations() {

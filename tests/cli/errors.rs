@@ -7,8 +7,7 @@ use std::path::Path;
 
 use rusqlite::Connection;
 use serde_json::Value;
-
-use crate::harness::{World, names, quoted, snapshot};
+use thread_testkit::{World, names, quoted, snapshot};
 
 /// Every command that opens a thread, with valid arguments.
 const COMMANDS: [&[&str]; 12] = [
@@ -334,7 +333,7 @@ fn the_environment_stands_in_for_thread_and_consumer() {
     let world = World::with_thread();
     world.thread(["init", "other"]).quiet();
     world.push("x");
-    let events = |run: crate::harness::Run| {
+    let events = |run: thread_testkit::Run| {
         let info: Value = serde_json::from_str(&run.arg("--json").quiet()).unwrap();
         info["event_count"].as_i64().unwrap()
     };

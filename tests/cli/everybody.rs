@@ -1,8 +1,7 @@
 //! Commands for all consumers at once, and `stop --skip`.
 
 use serde_json::{Value, json};
-
-use crate::harness::{World, wait_until};
+use thread_testkit::{World, wait_until};
 
 #[test]
 fn all_consumers_are_resumed_at_once() {

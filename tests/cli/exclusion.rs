@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::time::{Duration, Instant};
 
-use crate::harness::{World, is_running, kill_and_wait, skipped, wait_until};
+use thread_testkit::{World, is_running, kill_and_wait, skipped, wait_until};
 
 /// Records its pid while it works, in a file of its consumer, and checks whether another run is
 /// active. Only shell built-ins touch that file, so a surviving child of a killed handler is never

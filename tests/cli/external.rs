@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::harness::{Run, World, copy_program};
+use thread_testkit::{Run, World, copy_program};
 
 #[test]
 fn a_program_on_path_gets_stdin_and_its_arguments_and_gives_the_exit_code() {

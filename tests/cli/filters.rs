@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::time::{Duration, Instant};
 
-use crate::harness::{PATIENCE, World};
+use thread_testkit::{PATIENCE, World};
 
 /// Maximum processor time of any of these. Wall-clock time would depend on other processes.
 const LONG: Duration = Duration::from_secs(20);
@@ -304,7 +304,7 @@ fn a_large_content_is_no_matter_to_a_filter_that_does_not_read_it() {
     world.off(push).stdin("small").quiet();
     let matching = |filter: &str| {
         let run = world.thread(["peek", "--last-event-id", "0", "--filter", filter]);
-        crate::harness::ids(&run.ok())
+        thread_testkit::ids(&run.ok())
     };
     for filter in [
         "type = 'message'",
@@ -352,7 +352,7 @@ fn comparing_two_forms_of_time_is_warned_of() {
         "date(created_at) = date('now')",
         "created_at >= strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-1 hour')",
     ] {
-        assert_eq!(crate::harness::ids(&peek(fine).quiet()), [1], "{fine}");
+        assert_eq!(thread_testkit::ids(&peek(fine).quiet()), [1], "{fine}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! README's first minute: pasted as a whole into common shells, it prints the same every time.
 
-use crate::harness::{Run, World, skipped};
+use thread_testkit::{Run, World, skipped};
+
 use crate::usage::{blocks, page};
 
 /// The block, and the output that README shows for it.

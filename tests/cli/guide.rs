@@ -1,6 +1,7 @@
 //! `thread guide`: its examples are executed.
 
-use crate::harness::{World, ids};
+use thread_testkit::{World, ids};
+
 use crate::usage::{blocks, play};
 
 fn page(reader: &str) -> String {

@@ -5,8 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::json;
-
-use crate::harness::{World, wait_until};
+use thread_testkit::{World, wait_until};
 
 /// Subscribes a handler with these options, starts it by a push with only these variables, and
 /// returns the handler's environment.

@@ -1,6 +1,6 @@
 //! Misbehaving handlers, and the isolation of a handler from its surroundings.
 
-use crate::harness::{World, ids, is_running, kill_and_wait, wait_until};
+use thread_testkit::{World, ids, is_running, kill_and_wait, wait_until};
 
 fn push_many(world: &World, count: usize) {
     let lines = "{\"source\":\"self\",\"type\":\"record\",\"content\":\"x\"}\n".repeat(count);

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 
-use crate::harness::{World, wait_until};
+use thread_testkit::{World, wait_until};
 
 /// The handler's log without timestamps.
 fn log(world: &World) -> Vec<String> {

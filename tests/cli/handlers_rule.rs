@@ -1,6 +1,6 @@
 //! The rule for runs: attempts, backoff, stalls, and what ends them.
 
-use crate::harness::{World, wait_until};
+use thread_testkit::{World, wait_until};
 
 /// The times, in milliseconds, that a handler recorded with `date +%s%3N >> runs`.
 fn times(world: &World) -> Vec<i64> {
@@ -213,7 +213,7 @@ fn a_reboot_in_the_middle_of_a_run_is_one_failed_attempt() {
     wait_until("the run", || times(&world).len() == 1);
     world.kill_supervisor("bot");
     for pid in world.processes() {
-        crate::harness::kill_and_wait(pid);
+        thread_testkit::kill_and_wait(pid);
     }
     // Both recorded pids now belong to an unrelated process: this test.
     let own = std::process::id();

@@ -1,6 +1,6 @@
 //! Events delivered on stdin: batches, what acknowledges them, and what happens when one fails.
 
-use crate::harness::{World, ids, wait_until};
+use thread_testkit::{World, ids, wait_until};
 
 fn stdin_world(handler: &str, options: &[&str]) -> World {
     let world = World::with_thread();

@@ -3,8 +3,7 @@
 use std::process::Stdio;
 
 use rustix::process::{Pid, Signal};
-
-use crate::harness::{World, ids, is_running, kill_and_wait, wait_until};
+use thread_testkit::{World, ids, is_running, kill_and_wait, wait_until};
 
 /// A handler that ignores TERM, as do its child and its grandchild. Each records its pid.
 const STUBBORN: &str = "trap '' TERM; echo $$ >> pids; \

@@ -1,9 +1,9 @@
 //! Orientation for newcomers: the start page, help, aliases, suggestions for mistyped words, the version.
 
 use serde_json::Value;
+use thread_testkit::{World, copy_program, wait_until};
 
 use crate::errors::NAMES;
-use crate::harness::{World, copy_program, wait_until};
 
 #[test]
 fn the_program_alone_shows_where_to_begin() {

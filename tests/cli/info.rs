@@ -1,6 +1,5 @@
 use serde_json::{Value, json};
-
-use crate::harness::{World, wait_until};
+use thread_testkit::{World, wait_until};
 
 /// The lines that other programs may parse; other lines may stand between them.
 fn lines(world: &World) -> Vec<String> {

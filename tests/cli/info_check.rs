@@ -2,8 +2,7 @@
 //! if none does.
 
 use serde_json::{Value, json};
-
-use crate::harness::{World, take_all, wait_until};
+use thread_testkit::{World, take_all, wait_until};
 
 /// The output of `info --check` with these options; `None` for a healthy thread.
 #[track_caller]

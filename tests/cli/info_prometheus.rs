@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use crate::harness::World;
+use thread_testkit::World;
 
 type Labels = BTreeMap<String, String>;
 

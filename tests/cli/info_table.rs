@@ -1,6 +1,6 @@
 //! `info` for people: the table printed on a terminal, its width and its colours.
 
-use crate::harness::World;
+use thread_testkit::World;
 
 /// A thread with a consumer that failed, one that is paused, and one with a wide name.
 fn troubled() -> World {

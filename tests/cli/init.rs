@@ -3,7 +3,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use crate::harness::{World, names, snapshot, wait_until};
+use thread_testkit::{World, names, snapshot, wait_until};
 
 #[test]
 fn init_makes_the_layout_and_prints_the_absolute_path() {

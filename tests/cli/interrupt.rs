@@ -7,8 +7,7 @@ use std::process::{Child, Output};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-
-use crate::harness::{Dice, World, is_running, names, wait_until};
+use thread_testkit::{Dice, World, is_running, names, wait_until};
 
 const LINE: &[u8] = b"{\"source\":\"self\",\"type\":\"record\",\"content\":\"some words\"}\n";
 

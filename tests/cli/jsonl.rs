@@ -6,8 +6,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::time::Duration;
 
 use chrono::{TimeDelta, Utc};
-
-use crate::harness::{Run, World, names, skipped, wait_until};
+use thread_testkit::{Run, World, names, skipped, wait_until};
 
 const STAMP: &str = "%Y%m%d-%H%M%S";
 

@@ -8,8 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-
-use crate::harness::{PATIENCE, Run, World, ids, wait_until};
+use thread_testkit::{PATIENCE, Run, World, ids, wait_until};
 
 pub const INSERT: &str = "INSERT INTO events (source, type, content) VALUES ('self', 'message', 'x')";
 

@@ -1,8 +1,6 @@
 //! End-to-end tests of the `thread` binary: one file per subcommand, then behaviour that spans
 //! commands.
 
-mod harness;
-
 mod ack;
 mod agents;
 mod ask;
@@ -64,7 +62,6 @@ mod sync;
 mod terminal;
 mod unsubscribe;
 mod usage;
-mod users;
 mod wakeups;
 mod words;
 mod worker;

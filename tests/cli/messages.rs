@@ -1,6 +1,6 @@
 //! Messages about wrong or odd usage: each says what to do instead.
 
-use crate::harness::World;
+use thread_testkit::World;
 
 #[test]
 fn a_pop_without_a_starting_point_names_both_options() {

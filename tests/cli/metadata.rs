@@ -1,8 +1,7 @@
 //! Event metadata: data about an event besides its content.
 
 use serde_json::{Value, json};
-
-use crate::harness::{Run, World, ids};
+use thread_testkit::{Run, World, ids};
 
 fn push(world: &World, options: &[&str]) -> Run {
     world.thread(["push", "--source", "self", "--type", "record", "--content", "x"].iter().chain(options))

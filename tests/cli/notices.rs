@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use thread_testkit::{PATIENCE, World, ids, skipped, wait_until};
 
-use crate::harness::{PATIENCE, World, ids, skipped, wait_until};
 use crate::live::{INSERT, Live, followed_peek, waits};
 
 fn median_and_worst(mut times: Vec<Duration>) -> String {

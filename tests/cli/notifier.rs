@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use sha1::{Digest, Sha1};
-
-use crate::harness::{Dice, Run, World, copy_program, quoted, take_all, take_all_script, wait_until};
+use thread_testkit::{Dice, Run, World, copy_program, quoted, take_all, take_all_script, wait_until};
 
 const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/notifier");
 

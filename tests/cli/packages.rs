@@ -5,8 +5,9 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use thread_testkit::{World, names, skipped};
+
 use crate::errors::NAMES;
-use crate::harness::{World, names, skipped};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 

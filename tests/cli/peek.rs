@@ -1,4 +1,4 @@
-use crate::harness::{World, ids, snapshot, wait_until};
+use thread_testkit::{World, ids, snapshot, wait_until};
 
 fn world() -> World {
     let world = World::with_thread();

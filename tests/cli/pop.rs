@@ -1,6 +1,5 @@
 use serde_json::Value;
-
-use crate::harness::{World, ids};
+use thread_testkit::{World, ids};
 
 /// Five events, messages and records alternating, and a consumer of the messages.
 fn world() -> World {

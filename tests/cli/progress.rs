@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use crate::harness::{Run, World};
+use thread_testkit::{Run, World};
 
 /// This many events take well over half a second.
 const MANY: u32 = if cfg!(debug_assertions) { 300_000 } else { 3_000_000 };

@@ -6,8 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-
-use crate::harness::{Dice, World, ids, names, wait_until};
+use thread_testkit::{Dice, World, ids, names, wait_until};
 
 /// A world with `events` events.
 fn world_with(events: usize) -> World {

@@ -2,8 +2,7 @@ use std::fs::{self, File};
 use std::process::Stdio;
 
 use serde_json::Value;
-
-use crate::harness::{Run, World};
+use thread_testkit::{Run, World};
 
 const ONE: [&str; 5] = ["push", "--source", "self", "--type", "record"];
 

@@ -4,8 +4,7 @@ use std::fs;
 
 use rusqlite::Connection;
 use serde_json::Value;
-
-use crate::harness::{Run, World, ids, take_all};
+use thread_testkit::{Run, World, ids, take_all};
 
 fn push(world: &World, key: &str, content: &str) -> Run {
     let run = world.thread(["push", "--source", "self", "--type", "record", "--content", content]);

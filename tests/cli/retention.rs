@@ -3,8 +3,7 @@
 use std::fs;
 
 use serde_json::{Value, json};
-
-use crate::harness::{World, names};
+use thread_testkit::{World, names};
 
 const MIB: usize = 1024 * 1024;
 
@@ -93,7 +92,7 @@ fn sealed_parts_of_the_jsonl_log_go_when_they_are_old_enough() {
     assert!(!world.inbox().join("events-20260318-103000.jsonl").exists());
     // The remaining lines are the end of the log, and the thread is healthy.
     world.push("x");
-    let ids = crate::harness::ids(&world.jsonl().join("\n"));
+    let ids = thread_testkit::ids(&world.jsonl().join("\n"));
     assert_eq!(ids.last(), Some(&7));
     assert!(ids.is_sorted(), "{ids:?}");
     assert_eq!(world.thread(["doctor"]).quiet(), "healthy\n");

@@ -1,8 +1,7 @@
 //! `thread info CONSUMER --runs`: the record of a consumer's last runs.
 
 use serde_json::{Value, json};
-
-use crate::harness::{World, wait_until};
+use thread_testkit::{World, wait_until};
 
 fn runs(world: &World) -> Vec<Value> {
     let shown = world.thread(["info", "bot", "--runs", "--json"]).quiet();

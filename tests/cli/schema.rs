@@ -5,9 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use thread_testkit::{clients, missing};
-
-use crate::harness::World;
+use thread_testkit::{World, clients, missing};
 
 /// Prints for each line of the file whether it conforms to the schema.
 const VALIDATE: &str = "

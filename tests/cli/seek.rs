@@ -1,6 +1,5 @@
 use serde_json::Value;
-
-use crate::harness::{World, ids, take_all, wait_until};
+use thread_testkit::{World, ids, take_all, wait_until};
 
 /// Five events, a second apart, and a consumer of all of them.
 fn world() -> World {

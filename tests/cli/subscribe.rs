@@ -1,8 +1,7 @@
 use serde_json::Value;
+use thread_testkit::{World, ids, take_all_script, wait_until};
 
-use crate::harness::{World, ids, take_all_script, wait_until};
-
-fn subscribe<'a>(world: &World, name: &'a str, handler: &'a str) -> crate::harness::Run {
+fn subscribe<'a>(world: &World, name: &'a str, handler: &'a str) -> thread_testkit::Run {
     world.off(["subscribe", "--consumer", name, "--handler", handler])
 }
 
@@ -341,7 +340,7 @@ fn a_handler_that_seems_to_expect_events_on_stdin_is_noted() {
     let world = World::with_thread();
     let notes = |words: &[&str]| {
         let run = world.off(["subscribe", "bot", "--replace"].iter().chain(words));
-        run.ends_with(0).1.contains(crate::harness::POPS)
+        run.ends_with(0).1.contains(thread_testkit::POPS)
     };
     assert!(notes(&["cat >>seen.txt"]));
     assert!(!notes(&["--max-attempts", "3"]));

@@ -1,6 +1,6 @@
 //! The options of `subscribe` for how and where a handler runs.
 
-use crate::harness::{World, wait_until};
+use thread_testkit::{World, wait_until};
 
 fn subscribe<'a>(options: &'a [&'a str]) -> impl Iterator<Item = &'a str> {
     ["subscribe", "--consumer", "bot", "--handler", "true"].into_iter().chain(options.iter().copied())
@@ -77,7 +77,7 @@ fn from_an_id_delivers_what_comes_after_it() {
         world.push(&n.to_string());
     }
     world.subscribe("bot", "cat >> got", &["--deliver", "stdin", "--from", "3"]);
-    wait_until("the rest", || crate::harness::ids(&world.read("got")) == [4, 5]);
+    wait_until("the rest", || thread_testkit::ids(&world.read("got")) == [4, 5]);
 }
 
 #[test]

@@ -3,8 +3,7 @@
 use std::time::Instant;
 
 use serde_json::Value;
-
-use crate::harness::{PATIENCE, Run, World, wait_until};
+use thread_testkit::{PATIENCE, Run, World, wait_until};
 
 fn push(world: &World, content: &str, sync: &str) -> Run {
     let event = ["push", "--source", "self", "--type", "message", "--content", content];

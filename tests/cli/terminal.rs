@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use crate::harness::{World, ids, kill_and_wait, skipped, wait_until};
+use thread_testkit::{World, ids, kill_and_wait, skipped, wait_until};
 
 /// A shell in a terminal. Its prompt shows the number of the next command and the exit code of the
 /// last one: `[2 0] `.

@@ -1,4 +1,4 @@
-use crate::harness::{World, wait_until};
+use thread_testkit::{World, wait_until};
 
 #[test]
 fn unsubscribe_removes_the_consumer_and_keeps_its_cursor() {

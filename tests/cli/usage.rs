@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use serde_json::Value;
-
-use crate::harness::World;
+use thread_testkit::World;
 
 /// The home directory in the pages' examples.
 const HOME: &str = "/home/ada";

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::harness::{PATIENCE, World};
+use thread_testkit::{PATIENCE, World};
 
 #[test]
 fn pushes_around_the_end_of_a_run_are_delivered_without_another_push() {

@@ -1,9 +1,8 @@
 //! Positional arguments: content, consumer, handler and event id without their options.
 
 use serde_json::Value;
-
-use crate::harness::World;
-use crate::users::{User, as_user, shared_world};
+use thread_testkit::World;
+use thread_testkit::users::{User, as_user, shared_world};
 
 fn last(world: &World) -> Value {
     serde_json::from_str(world.thread(["peek", "--tail", "1"]).quiet().trim()).unwrap()

@@ -11,8 +11,7 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::json;
-
-use crate::harness::{PATIENCE, World, is_running, kill_and_wait, skipped, take_all_script, wait_until};
+use thread_testkit::{PATIENCE, World, is_running, kill_and_wait, skipped, take_all_script, wait_until};
 
 const NOBODY: [u32; 0] = [];
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::harness::{World, quoted, skipped, wait_until};
+use thread_testkit::{World, quoted, skipped, wait_until};
 
 /// The text of the page's first block in this language.
 fn block(language: &str) -> String {

@@ -3,9 +3,9 @@
 
 use std::os::unix::process::ExitStatusExt;
 
-use crate::harness::{World, wait_until};
+use thread_testkit::{World, long, preload, wait_until};
+
 use crate::inject::{Kind, Scene, Target, assert_sound, quiet_push, strace};
-use crate::{long, preload};
 
 /// A fault at a system call, in strace's syntax.
 struct Trouble {
@@ -170,7 +170,7 @@ fn a_push_that_runs_out_of_memory_after_its_commit_has_stored_its_event_once() {
                 continue;
             }
             assert_eq!(output.status.code(), Some(0), "{how}");
-            let id = if json { crate::harness::ids(&stdout)[0] } else { stdout.trim().parse().unwrap() };
+            let id = if json { thread_testkit::ids(&stdout)[0] } else { stdout.trim().parse().unwrap() };
             assert_eq!(id, stored, "{how}");
             if stderr.is_empty() {
                 silent += 1;

@@ -3,8 +3,7 @@
 
 use std::time::Instant;
 
-use crate::harness::World;
-use crate::long;
+use thread_testkit::{World, long};
 
 const PROCESSES: usize = 8;
 

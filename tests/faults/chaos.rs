@@ -12,10 +12,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use thread_testkit::preload::{self, Clock};
+use thread_testkit::{Dice, Run, World, long};
 
-use crate::harness::{Dice, Run, World};
-use crate::long;
-use crate::preload::{self, Clock};
 use crate::weight::{self, Weight};
 
 /// Records its pid while it works, and checks whether another run is active. Only shell built-ins

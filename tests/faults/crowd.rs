@@ -7,8 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::harness::{World, ids, names, take_all_script};
-use crate::long;
+use thread_testkit::{World, ids, long, names, take_all_script};
 
 /// Maximum size of the WAL of a thread that is not in use: a process that leaves a larger one
 /// checkpoints it, unless another process prevents that. With fifty processes one nearly always

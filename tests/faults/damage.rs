@@ -2,9 +2,9 @@
 
 use std::fs;
 
+use thread_testkit::{World, long, names, wait_until};
+
 use crate::fuzz::{COMMANDS, Dice, ends_well, full};
-use crate::harness::{World, names, wait_until};
-use crate::long;
 
 /// The type byte of a page of an SQLite file.
 fn kind(db: &[u8], page: usize, size: usize) -> u8 {

@@ -6,9 +6,9 @@
 
 use std::process::Command;
 
-use crate::harness::{World, ids};
+use thread_testkit::{World, ids, long, skipped};
+
 use crate::inject::{CALLS, Ended, Kind, SYNCS, Scene, Target, assert_sound, quiet_push, strace};
-use crate::{long, skipped};
 
 const ERRORS: &[&str] = &["ENOSPC", "EIO"];
 

@@ -5,9 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use thread::model::filter::{Filter, Scope};
-
-use crate::harness::World;
-use crate::long;
+use thread_testkit::{World, long};
 
 /// Limits for one filter on one event: processor time, and the process's memory. The short form
 /// allows three times the time, because it runs beside other tests and may use a debug build.

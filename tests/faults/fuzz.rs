@@ -10,11 +10,10 @@ use std::io::{Read, Write};
 use rusqlite::Connection;
 use thread::store::Move;
 use thread::{After, Error, Queue, jsonl, pending};
+use thread_testkit::{PATIENCE, Run, World, long};
 use wait_timeout::ChildExt;
 
 use crate::damage::{kill_all_processes, replace_db};
-use crate::harness::{PATIENCE, Run, World};
-use crate::long;
 
 pub struct Dice {
     pub seed: u64,

@@ -8,10 +8,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
-
-use crate::harness::{World, quoted};
-use crate::long;
-use crate::users::{User, as_user, share_with, shared_world};
+use thread_testkit::users::{User, as_user, share_with, shared_world};
+use thread_testkit::{World, long, quoted};
 
 const GROUP: u32 = 4710;
 const OWNER: User = User { id: 4711, also: Some(GROUP) };

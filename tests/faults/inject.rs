@@ -13,10 +13,8 @@ use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
 use rusqlite::{Connection, params};
+use thread_testkit::{World, long, names, skipped};
 use wait_timeout::ChildExt;
-
-use crate::harness::{World, names};
-use crate::{long, skipped};
 
 /// Groups of calls that change the disk. Not every processor has the calls marked with `?`.
 pub const CALLS: &[&str] = &[

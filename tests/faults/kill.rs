@@ -7,10 +7,9 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use thread_testkit::{Dice, World, ids, long, wait_until};
 
-use crate::harness::{Dice, World, ids, wait_until};
 use crate::inject::{CALLS, Ended, Kind, Scene, assert_sound, quiet_push, strace};
-use crate::long;
 
 /// Kills the scene's command at its calls, one after the other; see [`Scene::targets`].
 fn kill_at_every_call(scene: &Scene, step: (usize, usize)) {
@@ -63,7 +62,7 @@ fn check_after_kill(scene: &Scene, ended: &Ended, how: &str) {
                 assert!(stderr.contains("is a thread already"), "{how}: not again: {stderr}");
             }
             scene.repair_and_check(how);
-            let mut left = crate::harness::names(&world.path("inbox/run"));
+            let mut left = thread_testkit::names(&world.path("inbox/run"));
             // It stays if the process was killed just before removing it, and does no harm.
             left.retain(|name| name != "_init.lock");
             assert_eq!(left, ["_commit", "_jsonl"], "{how}: left in run/");
@@ -136,7 +135,7 @@ fn a_rotation_held_up_at_any_call_and_others_pushing_meanwhile_keep_the_log_exac
                 eprintln!("{how}:");
                 world.assert_log_is_exact();
             }
-            let all = crate::harness::names(&world.inbox());
+            let all = thread_testkit::names(&world.inbox());
             let sealed = all.iter().filter(|name| name.starts_with("events-")).count();
             assert_eq!(sealed, 1, "{how}: {all:?}");
             delays += 1;
@@ -175,7 +174,7 @@ fn after_a_push_killed_at_any_call_the_next_one_wakes_the_consumer_for_both() {
     )
     .embedded();
     let world = &scene.world;
-    crate::harness::take_all_script(world);
+    thread_testkit::take_all_script(world);
     let mut kills = 0;
     // Also at calls that create processes or take locks.
     for calls in CALLS.iter().chain(&["?clone,clone3,?fork,?vfork", "flock"]) {
@@ -212,7 +211,7 @@ fn after_a_push_killed_at_any_call_the_next_one_wakes_the_consumer_for_both() {
 fn a_signal_after_the_commit_loses_nobodys_wake_up() {
     let Some(strace) = strace() else { return };
     let world = World::with_thread();
-    crate::harness::take_all(&world, "bot");
+    thread_testkit::take_all(&world, "bot");
     let lock = world.path("inbox/run/bot.lock");
     world.push("makes the lock");
     world.wait_until_quiet();

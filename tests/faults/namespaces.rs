@@ -6,9 +6,7 @@ use std::fs;
 use std::process::Child;
 
 use serde_json::Value;
-
-use crate::harness::{Run, World, is_running, wait_until};
-use crate::{long, skipped};
+use thread_testkit::{Run, World, is_running, long, skipped, wait_until};
 
 /// A PID namespace, with a process that keeps it alive. Dropping it kills all of its processes.
 struct Container<'w> {
@@ -177,7 +175,7 @@ fn pushes_from_two_containers_and_outside_run_a_consumer_once_at_a_time() {
     });
     wait_until("all to be handled", || world.consumer("bot")["pending"] == 0);
     wait_until("the last run to end", || world.state("bot") == "idle");
-    let ids = crate::harness::ids(&world.read("got"));
+    let ids = thread_testkit::ids(&world.read("got"));
     assert_eq!(ids, (1..=3 * rounds).collect::<Vec<i64>>());
     assert!(!world.path("overlaps").exists());
     world.assert_log_is_exact();

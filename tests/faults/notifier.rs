@@ -5,8 +5,7 @@ use std::os::unix::fs::symlink;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Dice, Run, World, wait_until};
-use crate::long;
+use thread_testkit::{Dice, Run, World, long, wait_until};
 
 const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/notifier");
 
@@ -79,7 +78,7 @@ fn pushes_in_mood(mood: &str, pushes: usize) {
 
     let newest = world.query("SELECT max(id) FROM events");
     assert_eq!(
-        crate::harness::ids(&world.read("got")),
+        thread_testkit::ids(&world.read("got")),
         (2..=newest).collect::<Vec<_>>(),
         "each once, in order"
     );

@@ -23,12 +23,11 @@ use serde_json::Value;
 use sha1::{Digest, Sha1};
 use thread::files::JSONL;
 use thread::jsonl::STATE;
+use thread_testkit::{World, long, wait_until};
 
 use self::disk::{Dice, Disk, FATES, Fate, Found};
 use self::record::{NameOp, Op, Recording, record};
-use crate::harness::{World, wait_until};
 use crate::inject::strace;
-use crate::long;
 
 /// Set in the process that runs a series with the SQLite library; its value is the sync mode.
 const SERIES: &str = "THREAD_FAULTS_SERIES";

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
+use thread_testkit::users::{NOBODY, as_user, shared_world};
+use thread_testkit::{Run, World, ids, names, snapshot, wait_until};
 
 use crate::disk::on_a_small_disk;
-use crate::harness::{Run, World, ids, names, snapshot, wait_until};
 use crate::inject::EARLIER_SCHEMA;
-use crate::users::{NOBODY, as_user, shared_world};
 
 // --- Permissions ---------------------------------------------------------------------------------
 

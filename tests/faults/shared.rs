@@ -4,9 +4,8 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
-use crate::harness::{World, snapshot};
-use crate::long;
-use crate::users::{User, as_user, share_with, shared_world};
+use thread_testkit::users::{User, as_user, share_with, shared_world};
+use thread_testkit::{World, long, snapshot};
 
 const GROUP: u32 = 4710;
 const OWNER: User = User { id: 4711, also: Some(GROUP) };

@@ -7,12 +7,11 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use thread_testkit::preload::{self, Clock};
+use thread_testkit::{Run, World, is_running, long, skipped, wait_until};
 
 use crate::disk::{FILL, on_a_small_disk};
-use crate::harness::{Run, World, is_running, wait_until};
 use crate::inject::strace;
-use crate::preload::{self, Clock};
-use crate::{long, skipped};
 
 const PUSH: &[&str] = &["push", "--source", "self", "--type", "message", "--content", "x"];
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::harness::World;
+use thread_testkit::World;
 
 /// One look, in bytes; a file or process that goes meanwhile counts as nothing.
 pub struct Weight {

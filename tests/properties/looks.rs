@@ -14,9 +14,9 @@ use thread::model::subscription::{ConsumerId, NewSubscription};
 use thread::pending::{self, CountLimits, PendingScan};
 use thread::queue::{Remaining, Selection};
 use thread::store::{FilterFailure, Move, ScanRange, Store};
+use thread_testkit::store::MemoryStore;
 
 use crate::filters::filter;
-use crate::memory::MemoryStore;
 use crate::scans::odd;
 use crate::world::{Parts, Place, cases, parts};
 

@@ -9,8 +9,6 @@ mod filters;
 mod lines;
 mod looks;
 mod marks;
-#[path = "../store/memory.rs"]
-mod memory;
 mod model;
 mod names;
 mod projection;

@@ -17,11 +17,11 @@ use thread::model::subscription::{ConsumerId, NewSubscription, Subscription};
 use thread::pending::{self, PendingScan};
 use thread::store::Moved;
 use thread::{After, Queue, jsonl};
+use thread_testkit::long;
 
 /// A configuration with a fixed seed.
 pub fn cases(cases: u32) -> Config {
-    let long = std::env::var("THREAD_FAULTS").is_ok_and(|form| form == "long");
-    let cases = if long { cases * 10 } else { cases };
+    let cases = if long() { cases * 10 } else { cases };
     Config { cases, rng_seed: RngSeed::Fixed(20_260_318), failure_persistence: None, ..Config::default() }
 }
 

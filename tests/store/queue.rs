@@ -12,8 +12,7 @@ use thread::model::filter::{Filter, Scope};
 use thread::queue::{NewThread, Selection};
 use thread::run::{self, Launcher, WakeBy};
 use thread::{After, NewEvent, Queue};
-
-use crate::conformance::new_subscription;
+use thread_testkit::store::conformance::new_subscription;
 
 const SHORT: Duration = Duration::from_millis(200);
 

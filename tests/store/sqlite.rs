@@ -10,8 +10,7 @@ use thread::files::DB;
 use thread::model::run::{Exit, Options, RunState};
 use thread::sqlite::Sqlite;
 use thread::store::{DeadLetterUpdate, FilterFailure, Move, RunUpdate, Store, Stored};
-
-use crate::conformance::{
+use thread_testkit::store::conformance::{
     append, everything, fill, fill_for_filters, message, name, new_subscription, noon, put, with_key,
 };
 

@@ -1,16 +1,54 @@
 //! What the tests of all packages share.
 //!
-//! It depends on nothing, so that every package can have it as a dev-dependency. Its test target `summary` runs after
-//! all others and counts what they skipped.
+//! A test makes a [`World`], a folder with programs and perhaps a thread in it, and runs commands there:
+//! `world.thread(["push", "--content", "x"]).ok()`. Each [`Run`] says what is expected of it: success, a warning, an
+//! exit code with an error. Packages extend this by what is peculiar to their programs.
+//!
+//! Its test target `summary` runs after all others and counts what they skipped.
 
 pub mod clients;
+mod dice;
+mod files;
+mod inbox;
+pub mod postgres;
+pub mod preload;
+mod processes;
+mod run;
 mod skips;
+pub mod store;
+pub mod users;
+mod world;
 
+pub use dice::Dice;
+pub use files::{names, snapshot};
+pub use inbox::{ids, take_all, take_all_script};
+pub use processes::{is_running, kill, kill_and_wait, reset_signals};
+pub use run::{POPS, Run};
 pub use skips::{missing, skipped, summary};
+pub use world::{World, copy_program, quoted};
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Once;
+use std::time::{Duration, Instant};
+
+/// How long a test waits for anything before it fails. Generous, because machines may be busy.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Waits for a condition; panics with its description after [`PATIENCE`].
+#[track_caller]
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < end, "timed out waiting for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether the long form of the tests is selected, with `THREAD_FAULTS=long`.
+pub fn long() -> bool {
+    std::env::var_os("THREAD_FAULTS").is_some_and(|form| form == "long")
+}
 
 /// The target directory that this test was built into.
 pub fn target() -> PathBuf {

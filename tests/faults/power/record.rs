@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use thread::files::JSONL;
 use thread::jsonl::STATE;
+use thread_testkit::World;
 
-use crate::harness::World;
 use crate::inject::strace;
 
 /// The calls that change files, and those that show which file a descriptor refers to. With a

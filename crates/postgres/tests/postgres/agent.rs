@@ -2,8 +2,9 @@
 
 use std::fs;
 
-use crate::machine::{Machine, kill, wait_until};
-use crate::server::server;
+use thread_testkit::{kill, postgres::server, wait_until};
+
+use crate::machine::Machine;
 
 const ADA: &str = "external:web:main:dm:default:ada";
 
@@ -97,8 +98,8 @@ fn after_its_adapter_was_killed_an_agent_goes_on_and_answers_once() {
     let Some(machine) = with_agent("exec", script) else { return };
     say(&machine, "one");
     wait_until("the program", || machine.path("began").exists());
-    let adapters = || -> Vec<i32> {
-        let is_one = |pid: &i32| {
+    let adapters = || -> Vec<u32> {
+        let is_one = |pid: &u32| {
             let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             String::from_utf8_lossy(&line)
                 .split('\0')

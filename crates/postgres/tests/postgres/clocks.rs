@@ -1,8 +1,9 @@
 //! Clocks that are wrong: nothing compares two of them.
 
-use crate::machine::{Machine, wait_until};
-use crate::preload::{self, Clock};
-use crate::server::server;
+use thread_testkit::preload::{self, Clock};
+use thread_testkit::{postgres::server, wait_until};
+
+use crate::machine::Machine;
 
 /// A machine whose clock is wrong by so many seconds.
 pub fn machine_at(location: &str, seconds: i64) -> Option<Machine> {

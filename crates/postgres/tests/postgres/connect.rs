@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use thread_testkit::postgres::{Server, server};
+use thread_testkit::wait_until;
 
-use crate::machine::{Machine, wait_until};
-use crate::server::{Server, server};
+use crate::machine::Machine;
 
 /// A location without the thread, as `psql` takes it, with a thread in it.
 struct Reached<'s> {

@@ -3,8 +3,10 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
 
-use crate::machine::{Machine, wait_until};
-use crate::server::{Server, server};
+use thread_testkit::postgres::{Server, server};
+use thread_testkit::wait_until;
+
+use crate::machine::Machine;
 
 /// A machine, and a thread with one event in a schema of this name.
 fn with_an_event(server: &Server, schema: &str) -> Machine {

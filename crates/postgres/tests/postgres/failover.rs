@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use thread::model::location::Location;
 use thread_postgres::SCHEME;
+use thread_testkit::postgres::{Options, Server};
+use thread_testkit::{preload, wait_until};
 
 use crate::kills::push;
-use crate::machine::{Machine, wait_until};
-use crate::preload;
-use crate::server::{Options, Server};
+use crate::machine::Machine;
 
 const LIMIT: Duration = Duration::from_secs(60);
 

@@ -6,8 +6,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
-use crate::machine::{Machine, PATIENCE, Proxy, wait_until};
-use crate::server::{Server, server};
+use thread_testkit::postgres::{Server, server};
+use thread_testkit::{PATIENCE, wait_until};
+
+use crate::machine::{Machine, Proxy};
 
 fn lines(machine: &Machine, name: &str) -> Vec<String> {
     fs::read_to_string(machine.path(name)).unwrap_or_default().lines().map(str::to_owned).collect()
@@ -316,7 +318,7 @@ fn a_dispatch_after_each_push_is_enough_on_whatever_machine() {
     std::thread::scope(|scope| {
         for machine in [&one, &other] {
             scope.spawn(move || {
-                for _ in 0..if crate::long() { 200 } else { 12 } {
+                for _ in 0..if thread_testkit::long() { 200 } else { 12 } {
                     machine.ok(&["push", "x"]);
                     machine.ok(&["dispatch"]);
                 }

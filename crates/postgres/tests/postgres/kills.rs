@@ -10,17 +10,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use thread::model::location::Location;
 use thread::store::Stored;
 use thread_postgres::SCHEME;
+use thread_testkit::store::conformance::{message, put};
+use thread_testkit::{kill, postgres::Server, wait_until};
 
-use crate::conformance::{message, put};
-use crate::machine::{Machine, kill, wait_until};
-use crate::server::Server;
+use crate::machine::Machine;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
 const LEASE: &[&str] = &["--lease", "4s"];
 
 fn rounds() -> usize {
-    if crate::long() { 200 } else { 8 }
+    if thread_testkit::long() { 200 } else { 8 }
 }
 
 /// A number below `end`.

@@ -8,24 +8,12 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
-use tempfile::TempDir;
+use thread_testkit::{Run, World, kill, wait_until};
 
-/// How long a test waits for anything. Generous, because machines may be busy.
-pub const PATIENCE: Duration = Duration::from_secs(120);
-
-#[track_caller]
-pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < end, "timed out waiting for {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
+/// A [`World`] whose `thread` is `thread-postgres`.
 pub struct Machine {
-    dir: TempDir,
+    world: World,
     pub location: String,
     /// What its users have set.
     pub variables: Vec<(&'static str, String)>,
@@ -34,15 +22,15 @@ pub struct Machine {
 
 impl Machine {
     pub fn new(location: &str) -> Machine {
-        let dir = tempfile::Builder::new().prefix("machine").tempdir().unwrap();
-        fs::create_dir(dir.path().join("bin")).unwrap();
+        let world = World::named("machine");
         // Given a place of this kind, `thread` executes it.
-        symlink(env!("CARGO_BIN_EXE_thread-postgres"), dir.path().join("bin/thread")).unwrap();
-        Machine { dir, location: location.to_owned(), variables: Vec::new(), workers: Vec::new() }
+        fs::remove_file(world.bin().join("thread")).unwrap();
+        symlink(env!("CARGO_BIN_EXE_thread-postgres"), world.bin().join("thread")).unwrap();
+        Machine { world, location: location.to_owned(), variables: Vec::new(), workers: Vec::new() }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
+        self.world.path(name)
     }
 
     /// The folder of its only thread, once it is there.
@@ -55,39 +43,34 @@ impl Machine {
         find().unwrap()
     }
 
+    fn thread(&self, args: &[&str]) -> Run {
+        let run =
+            self.world.run(self.path("bin/thread")).args(args).env("XDG_STATE_HOME", self.path("state"));
+        self.variables
+            .iter()
+            .fold(run.env("THREAD_DIR", &self.location), |run, (name, value)| run.env(name, value))
+    }
+
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(self.path("bin/thread"));
-        command.args(args).env_clear().current_dir(self.dir.path());
-        command.env("PATH", format!("{}:/usr/bin:/bin", self.path("bin").display()));
-        command.env("HOME", self.dir.path()).env("XDG_STATE_HOME", self.path("state"));
-        command.env("THREAD_DIR", &self.location).envs(self.variables.iter().cloned());
+        let mut command = self.thread(args).into_command();
         command.stdin(Stdio::null());
         command
     }
 
     pub fn run(&self, args: &[&str]) -> Output {
-        self.command(args).output().unwrap()
+        self.thread(args).output()
     }
 
     /// Expects exit 0, and returns what is printed.
     #[track_caller]
     pub fn ok(&self, args: &[&str]) -> String {
-        let output = self.run(args);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{args:?}: {said}");
-        String::from_utf8(output.stdout).unwrap()
+        self.thread(args).ends_with(0).0
     }
 
     /// Expects this exit code and one line of the form `Error: <what> - <how to fix it>`, and returns it.
     #[track_caller]
     pub fn fails(&self, code: i32, args: &[&str]) -> String {
-        let output = self.run(args);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
-        let form =
-            said.starts_with("Error: ") && said.contains(" - ") && said.trim_end().lines().count() == 1;
-        assert!(form && output.stdout.is_empty(), "{args:?}: {said}");
-        said
+        self.thread(args).fails(code)
     }
 
     pub fn start_worker(&mut self, options: &[&str]) {
@@ -129,17 +112,8 @@ impl Machine {
         }
     }
 
-    /// Its processes: they have its folder in their environment.
-    pub fn processes(&self) -> Vec<i32> {
-        let needle = self.dir.path().as_os_str().as_encoded_bytes().to_vec();
-        let pids = fs::read_dir("/proc").unwrap().flatten();
-        let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-        pids.filter(|pid| {
-            let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            *pid != std::process::id().cast_signed()
-                && environ.windows(needle.len()).any(|part| part == needle)
-        })
-        .collect()
+    pub fn processes(&self) -> Vec<u32> {
+        self.world.processes()
     }
 
     /// Ends all that runs on it, as a power cut would.
@@ -152,17 +126,6 @@ impl Machine {
             }
             left.is_empty()
         });
-    }
-}
-
-pub fn kill(pid: i32) {
-    let pid = rustix::process::Pid::from_raw(pid).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
-}
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 

@@ -3,8 +3,9 @@
 use std::fs;
 use std::time::{Duration, SystemTime};
 
-use crate::machine::{Machine, Proxy, wait_until};
-use crate::server::server;
+use thread_testkit::{postgres::server, wait_until};
+
+use crate::machine::{Machine, Proxy};
 
 /// Two machines with the same thread; `None` without a server.
 fn two() -> Option<(Machine, Machine)> {

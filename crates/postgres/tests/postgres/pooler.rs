@@ -8,9 +8,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
+use thread_testkit::postgres::{Server, server, unprivileged};
+use thread_testkit::wait_until;
 
-use crate::machine::{Machine, wait_until};
-use crate::server::{Server, server, unprivileged};
+use crate::machine::Machine;
 
 struct Pooler {
     port: u16,

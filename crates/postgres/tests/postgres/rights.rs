@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use crate::machine::{Machine, wait_until};
-use crate::server::{Server, server};
+use thread_testkit::postgres::{Server, server};
+use thread_testkit::wait_until;
+
+use crate::machine::Machine;
 
 /// The statements that SPEC.md's table of rights stands for, by what they allow.
 fn grants(schema: &str, role: &str) -> BTreeMap<&'static str, String> {

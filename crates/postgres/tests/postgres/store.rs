@@ -10,10 +10,12 @@ use thread::model::run::RunState;
 use thread::store::{Move, RunUpdate, Store, Stored};
 use thread::{Error, NewEvent};
 use thread_postgres::SCHEME;
+use thread_testkit::store::conformance::{
+    append, everything, fill, message, name, new_subscription, put, with_key,
+};
+use thread_testkit::{postgres::server, wait_until};
 
-use crate::conformance::{append, everything, fill, message, name, new_subscription, put, with_key};
-use crate::machine::{Machine, wait_until};
-use crate::server::server;
+use crate::machine::Machine;
 
 const LIMIT: Duration = Duration::from_secs(60);
 

@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 use thread::model::location::Location;
 use thread::store::{Move, Store};
 use thread_postgres::SCHEME;
-
-use crate::conformance::{message, name, new_subscription, put};
-use crate::machine::wait_until;
-use crate::server::{Options, Server};
+use thread_testkit::postgres::{Options, Server};
+use thread_testkit::store::conformance::{message, name, new_subscription, put};
+use thread_testkit::wait_until;
 
 /// Pushes and acknowledges, one after the other.
 fn push(store: &mut dyn Store, count: i64) -> Duration {
@@ -35,7 +34,7 @@ fn a_transaction_of_somebody_else_blocks_nobody_and_tables_stay_bounded_after_it
     (SCHEME.init)(&location).unwrap();
     let mut store = (SCHEME.open)(&location, Duration::from_secs(10)).unwrap();
     store.subscribe(&new_subscription("bot")).unwrap();
-    let count: i64 = if crate::long() { 3000 } else { 200 };
+    let count: i64 = if thread_testkit::long() { 3000 } else { 200 };
     let before = push(&mut *store, count);
     let size = |table: &str| -> i64 {
         server.psql(&format!("SELECT pg_table_size('held.{table}')")).parse().unwrap()
@@ -54,12 +53,12 @@ fn a_transaction_of_somebody_else_blocks_nobody_and_tables_stay_bounded_after_it
     assert_eq!(line.trim(), count.to_string());
 
     let (mut rounds, mut during) = (0, Duration::ZERO);
-    let end = Instant::now() + Duration::from_secs(if crate::long() { 600 } else { 0 });
+    let end = Instant::now() + Duration::from_secs(if thread_testkit::long() { 600 } else { 0 });
     while rounds == 0 || Instant::now() < end {
         during = push(&mut *store, count);
         rounds += 1;
     }
-    if !crate::long() {
+    if !thread_testkit::long() {
         // As many more pushes would do.
         server
             .psql("DO 'BEGIN FOR i IN 1..3000 LOOP UPDATE held.counters SET newest = newest; END LOOP; END'");

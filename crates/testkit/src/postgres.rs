@@ -116,7 +116,7 @@ impl Server {
     pub fn start_with(options: &Options<'_>) -> Option<Server> {
         let server = Server::try_start(options);
         if server.is_none() {
-            thread_testkit::missing("PostgreSQL");
+            crate::missing("PostgreSQL");
         }
         server
     }

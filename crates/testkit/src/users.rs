@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
-use crate::harness::{Run, World, copy_program, skipped};
+use crate::{Run, World, copy_program, skipped};
 
 /// A user by uid, with a group of the same number and optionally one more.
 #[derive(Debug, Clone, Copy, PartialEq)]

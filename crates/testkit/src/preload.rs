@@ -6,14 +6,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use thread_testkit::missing;
+use crate::{missing, target};
 
 /// The path of the library, which is built with the C compiler. Prints a skip notice and returns
 /// `None` if there is no compiler.
 pub fn library() -> Option<&'static Path> {
     static MADE: OnceLock<Option<PathBuf>> = OnceLock::new();
     let made = MADE.get_or_init(|| {
-        let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let place = target().join("tmp");
+        fs::create_dir_all(&place).ok()?;
         let (draft, library) =
             (place.join(format!("preload-{}.so", std::process::id())), place.join("preload.so"));
         let source = place.join(format!("preload-{}.c", std::process::id()));

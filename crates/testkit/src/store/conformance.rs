@@ -17,9 +17,10 @@ use thread::store::{
 };
 
 /// Defines a test for each claim, on a store created by the given expression.
+#[macro_export]
 macro_rules! conformance {
     ($fresh:expr) => {
-        conformance! { $fresh;
+        $crate::conformance! { $fresh;
             ids_rise_from_one_and_outlive_their_events
             an_event_is_read_back_unchanged
             events_of_one_append_have_the_same_time
@@ -71,7 +72,7 @@ macro_rules! conformance {
         $(#[test]
         fn $claim() {
             let mut fresh = $fresh;
-            crate::conformance::$claim(&mut *fresh.store);
+            $crate::store::conformance::$claim(&mut *fresh.store);
         })*
     };
 }

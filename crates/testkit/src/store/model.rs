@@ -16,8 +16,8 @@ use thread::model::subscription::{NewSubscription, Subscription};
 use thread::pending::{self, CountLimits};
 use thread::store::{DeadLetterUpdate, FilterFailure, Move, PruneRange, RunUpdate, ScanRange, Store, Stored};
 
-use crate::Fresh;
-use crate::conformance::{FILTERS, events, filter, name, new_subscription, noon, prune};
+use super::Fresh;
+use super::conformance::{FILTERS, events, filter, name, new_subscription, noon, prune};
 
 /// An event made of a few fixed values, so that keys collide and filters match some of the events.
 #[derive(Debug, Clone)]
@@ -404,17 +404,18 @@ fn append(store: &mut dyn Store, parts: &[Parts], fail: usize) -> Result<String>
     Ok(format!("{told:?} {} {:?} {:?}", appended.count, appended.first_id, appended.last_id))
 }
 
-proptest! {
-    #![proptest_config(Config {
-        cases: std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(crate::CASES),
-        rng_seed: RngSeed::Fixed(20_260_318),
-        failure_persistence: None,
-        ..Config::default()
-    })]
-
-    #[test]
-    fn all_stores_behave_the_same(ops in prop::collection::vec(op(), 1..60)) {
-        let Some(stores) = crate::stores() else { return Ok(()) };
+/// Compares two stores, after any sequence of operations, in so many cases or in `PROPTEST_CASES`. `stores` makes two
+/// empty ones, or none if the machine lacks something.
+///
+/// # Panics
+///
+/// If they differ.
+pub fn all_stores_behave_the_same(cases: u32, stores: impl Fn() -> Option<[Fresh; 2]>) {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(cases);
+    let seed = RngSeed::Fixed(20_260_318);
+    let config = Config { cases, rng_seed: seed, failure_persistence: None, ..Config::default() };
+    proptest!(config, |(ops in prop::collection::vec(op(), 1..60))| {
+        let Some(stores) = stores() else { return Ok(()) };
         let mut worlds = stores.map(World::new);
         for (step, op) in beginning().iter().chain(&ops).enumerate() {
             let [memory, other] = &mut worlds;
@@ -424,5 +425,5 @@ proptest! {
                 "after step {step}, {op:?}\nin memory: {expected}\nin the other: {actual}"
             );
         }
-    }
+    });
 }

@@ -1,0 +1,29 @@
+//! The contract of any [`Store`](thread::store::Store), and one in memory to compare others with.
+
+pub mod conformance;
+mod memory;
+mod model;
+
+pub use memory::MemoryStore;
+pub use model::all_stores_behave_the_same;
+
+use thread::store::Store;
+
+/// An empty store.
+pub struct Fresh {
+    pub store: Box<dyn Store>,
+    /// Opens it once more, if it outlives a connection.
+    pub reopen: Option<Box<dyn Fn() -> Box<dyn Store>>>,
+}
+
+impl Fresh {
+    /// One in memory.
+    pub fn in_memory() -> Fresh {
+        Fresh { store: Box::new(MemoryStore::default()), reopen: None }
+    }
+
+    /// What `open` opens, as often as it is called.
+    pub fn outliving(open: impl Fn() -> Box<dyn Store> + 'static) -> Fresh {
+        Fresh { store: open(), reopen: Some(Box::new(open)) }
+    }
+}
