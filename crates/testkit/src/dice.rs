@@ -1,13 +1,16 @@
 //! Random numbers.
 
-/// A random number generator seeded from the clock. Tests print it when they fail.
+/// A random number generator, seeded by `THREAD_SEED` or else from the clock. The seed is printed, so that a run can be
+/// repeated.
 #[derive(Debug)]
 pub struct Dice(u64);
 
 impl Dice {
     pub fn new() -> Dice {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-        Dice(now.as_nanos() as u64 | 1)
+        let seed = std::env::var("THREAD_SEED").ok().and_then(|seed| seed.parse().ok());
+        let seed = seed.unwrap_or(std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64) | 1;
+        eprintln!("THREAD_SEED={seed}");
+        Dice(seed)
     }
 
     /// A number from 0 to `most`.

@@ -22,8 +22,9 @@ mod world;
 pub use dice::Dice;
 pub use files::{names, snapshot};
 pub use inbox::{ids, take_all, take_all_script};
-pub use processes::{is_running, kill, kill_and_wait, reset_signals};
+pub use processes::{is_running, kill, kill_and_wait, processes_in, reset_signals, send};
 pub use run::{POPS, Run};
+pub use rustix::process::Signal;
 pub use skips::{missing, skipped, summary};
 pub use world::{World, copy_program, quoted};
 

@@ -184,12 +184,17 @@ impl Server {
         format!("postgres:///postgres?host={dir}&port={}&user=postgres&schema={schema}#{thread}", self.port)
     }
 
-    /// `psql`, connected as the superuser.
-    pub fn psql(&self, sql: &str) -> String {
+    /// The program `psql`, which connects to a database as the superuser.
+    pub fn client(&self, database: &str) -> Command {
         let mut psql = Command::new(self.bin.join("psql"));
-        psql.args(["-XqAt", "-v", "ON_ERROR_STOP=1", "-U", "postgres", "-d", "postgres", "-p"]);
-        psql.arg(self.port.to_string()).arg("-h").arg(&self.dir).args(["-c", sql]);
-        let output = psql.output().unwrap();
+        psql.args(["-XqAt", "-v", "ON_ERROR_STOP=1", "-U", "postgres", "-d", database, "-p"]);
+        psql.arg(self.port.to_string()).arg("-h").arg(&self.dir).stdin(Stdio::null());
+        psql
+    }
+
+    /// Runs this as the superuser, and returns what is printed.
+    pub fn psql(&self, sql: &str) -> String {
+        let output = self.client("postgres").args(["-c", sql]).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{sql}: {said}");
         String::from_utf8(output.stdout).unwrap().trim_end().to_owned()

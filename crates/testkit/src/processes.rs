@@ -7,6 +7,8 @@ use std::process::Command;
 use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::{PATIENCE, long, wait_until};
 
 /// How long a command may run before all processes of its world are killed, so that no test hangs.
@@ -14,8 +16,9 @@ fn longest_run() -> Duration {
     if long() { PATIENCE * 20 } else { PATIENCE * 3 }
 }
 
-/// All processes that belong to the world in the folder `root`, except this one.
-pub(crate) fn processes_in(root: &str) -> Vec<u32> {
+/// All processes that run in the folder `root`, except this one: their command line, working directory or environment
+/// contains its path.
+pub fn processes_in(root: &str) -> Vec<u32> {
     let own = std::process::id();
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     pids.filter_map(|entry| entry.file_name().to_string_lossy().parse::<u32>().ok())
@@ -23,11 +26,16 @@ pub(crate) fn processes_in(root: &str) -> Vec<u32> {
         .collect()
 }
 
+/// Sends a signal to a process, if it is there.
+pub fn send(pid: u32, signal: Signal) {
+    if let Some(pid) = Pid::from_raw(pid as i32) {
+        kill_process(pid, signal).ok();
+    }
+}
+
 /// Sends SIGKILL to a process, if it is there.
 pub fn kill(pid: u32) {
-    if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
-    }
+    send(pid, Signal::KILL);
 }
 
 /// Gives the command default signal dispositions: a test run in the background (`cmd &` in a script, nohup)

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use crate::processes::limit;
 
 /// A command to be run. One that takes far too long is killed, with all processes of its world, so that no test hangs.
+#[must_use = "it does not run before something is expected of it"]
 pub struct Run {
     command: Command,
     stdin: Vec<u8>,
@@ -55,8 +56,9 @@ impl Run {
         &mut self.command
     }
 
-    /// The command alone, which nobody kills if it takes too long.
-    pub fn into_command(self) -> Command {
+    /// The command alone, with nothing on stdin, for those that stay: it is killed only when its world ends.
+    pub fn into_command(mut self) -> Command {
+        self.command.stdin(Stdio::null());
         self.command
     }
 
@@ -82,6 +84,11 @@ impl Run {
     /// Starts the command and leaves it running, with stdin, stdout and stderr as pipes.
     pub fn spawn(mut self) -> Child {
         self.spawn_piped()
+    }
+
+    /// Runs the command, and returns whether it ended with exit 0.
+    pub fn succeeds(self) -> bool {
+        self.output().status.success()
     }
 
     /// Runs the command, expects exit 0, and returns stdout.

@@ -140,7 +140,7 @@ impl World {
         Some(run.env("TERM", "xterm").env("SHELL", "/bin/sh"))
     }
 
-    /// A program in the world's folder: its path, or its name on the `PATH` of the tests.
+    /// A program, by its path or by its name on the world's `PATH`, in the world's folder.
     pub fn run(&self, program: impl AsRef<OsStr>) -> Run {
         let mut path = OsString::from(self.bin());
         if let Some(more) = &self.system_path {

@@ -1,13 +1,13 @@
 //! A gateway that sends what the test says, which no real one would.
 
-use std::path::Path;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use thread_protocol::{Request, response};
+use thread_testkit::World;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio_tungstenite::accept_async;
@@ -19,9 +19,17 @@ pub const SESSION: &str = "6e0a5f9e-0d2b-4f43-9a53-5c9f6c0f6d0a";
 pub type Reply = Option<Box<dyn Iterator<Item = String>>>;
 
 pub struct Fake {
-    home: TempDir,
+    world: World,
     port: u16,
     requests: Arc<Mutex<Vec<Request>>>,
+}
+
+impl Deref for Fake {
+    type Target = World;
+
+    fn deref(&self) -> &World {
+        &self.world
+    }
 }
 
 impl Fake {
@@ -31,7 +39,7 @@ impl Fake {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let fake = Fake {
-            home: tempfile::tempdir().unwrap(),
+            world: World::named("chat"),
             port: listener.local_addr().unwrap().port(),
             requests: Arc::default(),
         };
@@ -50,10 +58,6 @@ impl Fake {
             };
             Some(Box::new(frames.into_iter()))
         })
-    }
-
-    pub fn home(&self) -> &Path {
-        self.home.path()
     }
 
     pub fn url(&self) -> String {

@@ -9,11 +9,11 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use serde_json::Value;
+use thread_testkit::{Signal, World, wait_until};
 
-use harness::{Gateway, Terminal, eventually};
+use harness::{Gateway, Terminal};
 
 /// A line of `--json`.
 fn event(line: &str) -> Value {
@@ -35,7 +35,7 @@ fn on_a_terminal_the_answer_is_printed_as_it_comes() {
     let wait =
         format!("printf first; until test -e '{}'; do sleep 0.05; done; printf ' second'", pass.display());
     let gateway = Gateway::start(&wait);
-    let Some(terminal) = Terminal::run(gateway.home(), 80, "go") else { return };
+    let Some(terminal) = Terminal::run(&gateway, 80, "go") else { return };
     terminal.shows("first");
     assert!(!terminal.screen().contains("exit="));
     fs::write(&pass, "").unwrap();
@@ -91,10 +91,8 @@ fn an_answer_that_is_six_times_as_long_as_json_is_printed_whole() {
 #[test]
 fn a_reader_that_closes_the_pipe_is_no_error() {
     let gateway = Gateway::start("yes | head -n 100000");
-    let chat = format!("{} go | head -n 1", harness::command_line(gateway.home()));
-    let said = Command::new("bash").args(["-c", &format!("set -o pipefail; {chat}")]).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&said.stdout), "y\n");
-    assert_eq!((said.status.code(), String::from_utf8_lossy(&said.stderr).as_ref()), (Some(0), ""));
+    let chat = format!("set -o pipefail; '{}' go | head -n 1", env!("CARGO_BIN_EXE_thread-chat"));
+    assert_eq!(gateway.run("bash").arg("-c").arg(chat).quiet(), "y\n");
 }
 
 #[test]
@@ -176,7 +174,7 @@ fn a_session_that_is_removed_while_its_agent_works_is_an_error() {
     let (agent, begun) = busy(dir.path());
     let gateway = Gateway::start(&agent);
     let chat = gateway.chat(["go"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    eventually("the agent works", Duration::from_secs(60), || begun.exists());
+    wait_until("the agent to work", || begun.exists());
     let listed = gateway.chat(["--sessions"]).output().unwrap();
     let session = gateway.root().join(String::from_utf8(listed.stdout).unwrap().split(' ').next().unwrap());
     let away = gateway.root().join("away");
@@ -195,8 +193,8 @@ fn ctrl_c_cancels_the_run_and_is_exit_130() {
     let (agent, begun) = busy(dir.path());
     let gateway = Gateway::start(&agent);
     let chat = gateway.chat(["go"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    eventually("the agent works", Duration::from_secs(60), || begun.exists());
-    harness::interrupt(&chat);
+    wait_until("the agent to work", || begun.exists());
+    thread_testkit::send(chat.id(), Signal::INT);
     let said = harness::ends(chat);
     let errors = String::from_utf8_lossy(&said.stderr).into_owned();
     assert_eq!(said.status.code(), Some(130), "{errors}");
@@ -205,8 +203,8 @@ fn ctrl_c_cancels_the_run_and_is_exit_130() {
 
 #[test]
 fn what_fails_before_anything_is_said_tells_what_to_do() {
-    let home = tempfile::tempdir().unwrap();
-    let nobody = harness::chat_in(home.path(), ["hello"]).output().unwrap();
+    let world = World::new();
+    let nobody = harness::chat_in(&world, ["hello"]).output().unwrap();
     assert_eq!(
         (nobody.status.code(), String::from_utf8_lossy(&nobody.stderr).as_ref()),
         (
@@ -215,9 +213,9 @@ fn what_fails_before_anything_is_said_tells_what_to_do() {
         )
     );
     // A directory, since root may read every file.
-    fs::create_dir_all(home.path().join("root/address")).unwrap();
-    let root = home.path().join("root");
-    let unreadable = harness::chat_in(home.path(), ["hello", "--root"]).arg(&root).output().unwrap();
+    fs::create_dir_all(world.path("root/address")).unwrap();
+    let root = world.path("root");
+    let unreadable = harness::chat_in(&world, ["hello", "--root"]).arg(&root).output().unwrap();
     let errors = String::from_utf8_lossy(&unreadable.stderr).into_owned();
     assert!(unreadable.status.code() == Some(1) && errors.contains("Error: cannot read "), "{errors}");
 
@@ -253,7 +251,7 @@ fn what_fails_before_anything_is_said_tells_what_to_do() {
 
 #[test]
 fn what_answers_but_is_no_gateway_is_told_as_that() {
-    let home = tempfile::tempdir().unwrap();
+    let world = World::new();
     for (answer, error) in [
         ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello", "is not a gateway: it answered 200"),
         ("HTTP/1.1 301 Moved\r\nlocation: https://x/\r\ncontent-length: 0\r\n\r\n", "is not a gateway"),
@@ -270,7 +268,7 @@ fn what_answers_but_is_no_gateway_is_told_as_that() {
             let _ = client.read(&mut head).unwrap();
             client.write_all(answer.as_bytes()).unwrap();
         });
-        let said = harness::chat_in(home.path(), ["hello", "--url", &url]).output().unwrap();
+        let said = harness::chat_in(&world, ["hello", "--url", &url]).output().unwrap();
         server.join().unwrap();
         let errors = String::from_utf8_lossy(&said.stderr).into_owned();
         assert_eq!(said.status.code(), Some(1), "{answer}: {errors}");
@@ -311,7 +309,7 @@ fn a_conversation_in_a_terminal_wide_and_narrow() {
         terminal.prompts();
         // The previous line, recalled from the history.
         terminal.types("", &["Up", "Up", "Enter"]);
-        eventually("the answer comes twice", Duration::from_secs(60), || {
+        wait_until("the answer to come twice", || {
             terminal.screen().matches("echo: hello there").count() >= 2
         });
         terminal.prompts();
@@ -330,7 +328,7 @@ fn a_conversation_goes_where_stdout_goes_and_its_prompt_to_the_terminal() {
         let Some(terminal) = Terminal::start(&gateway, 80, &options) else { return };
         for line in ["one", "two"] {
             terminal.types(line, &["Enter"]);
-            eventually("the answer is in the file", Duration::from_secs(60), || {
+            wait_until("the answer in the file", || {
                 fs::read_to_string(file).is_ok_and(|said| said.contains(line))
             });
             terminal.prompts();
@@ -368,7 +366,7 @@ fn in_a_terminal_ctrl_c_cancels_a_run_and_the_conversation_goes_on() {
 fn an_agent_cannot_steer_the_terminal() {
     // The last two are a control sequence introducer and DEL; raw, they are valid JSON.
     let gateway = Gateway::start(r"printf 'before\033[2J\033]0;owned\007after\302\2332J\177'");
-    let Some(json) = Terminal::run(gateway.home(), 100, "x --json") else { return };
+    let Some(json) = Terminal::run(&gateway, 100, "x --json") else { return };
     json.shows("exit=0");
     assert!(
         json.screen().contains(r"before\u001b[2J\u001b]0;owned\u0007after\u009b2J\u007f"),

@@ -2,18 +2,16 @@
 
 use std::process::Stdio;
 use std::sync::mpsc;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use thread_protocol::response;
+use thread_testkit::wait_until;
 
 use crate::fake::{Fake, accepted, answer, frame, run};
-use crate::harness::{Terminal, chat_in, ends, eventually};
-
-const LIMIT: Duration = Duration::from_secs(60);
+use crate::harness::{Terminal, chat_in, ends};
 
 fn chat(fake: &Fake, args: &[&str]) -> std::process::Output {
-    let mut chat = chat_in(fake.home(), args.iter().copied().chain(["--url", &fake.url()]));
+    let mut chat = chat_in(fake, args.iter().copied().chain(["--url", &fake.url()]));
     ends(chat.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
 }
 
@@ -61,7 +59,7 @@ fn a_permission_request_is_seen_whole_before_it_is_granted() {
     const LONG: &str = "one two three four five six seven eight nine ten eleven\ntwelve\u{202e}thirteen";
     let fake = asking(&[HIDDEN, LONG]);
     let options = format!("go --url {}", fake.url());
-    let Some(terminal) = Terminal::run(fake.home(), 40, &options) else { return };
+    let Some(terminal) = Terminal::run(&fake, 40, &options) else { return };
     terminal.shows("type a number, then Enter");
     let blanks = HIDDEN.matches(' ').count() - 4;
     let seen = format!(
@@ -70,9 +68,7 @@ fn a_permission_request_is_seen_whole_before_it_is_granted() {
     );
     assert!(terminal.screen().contains(&seen), "{}", terminal.screen());
     terminal.types("2", &["Enter"]);
-    eventually("it asks again", LIMIT, || {
-        terminal.screen().matches("type a number, then Enter").count() == 2
-    });
+    wait_until("it to ask again", || terminal.screen().matches("type a number, then Enter").count() == 2);
     let seen =
         "  | one two three four five six seven ei\n  | ght nine ten eleven\n  | twelve\\u{202e}thirteen\n";
     assert!(terminal.screen().contains(seen), "{}", terminal.screen());
@@ -84,11 +80,11 @@ fn a_permission_request_is_seen_whole_before_it_is_granted() {
 fn an_answer_that_is_none_of_the_choices_is_asked_for_again() {
     let fake = asking(&["rm x"]);
     let options = format!("go --url {}", fake.url());
-    let Some(terminal) = Terminal::run(fake.home(), 80, &options) else { return };
+    let Some(terminal) = Terminal::run(&fake, 80, &options) else { return };
     terminal.shows("type a number, then Enter");
     for (n, wrong) in (1..).zip(["y", "0", "3", ""]) {
         terminal.types(wrong, &["Enter"]);
-        eventually("it is asked for again", LIMIT, || {
+        wait_until("it to be asked for again", || {
             terminal.screen().matches("type a number from 1 to 2").count() == n
         });
     }
@@ -100,7 +96,7 @@ fn an_answer_that_is_none_of_the_choices_is_asked_for_again() {
 #[test]
 fn in_a_conversation_the_editor_goes_on_after_a_question() {
     let fake = asking(&["rm x"]);
-    let Some(terminal) = Terminal::run(fake.home(), 80, &format!("--url {}", fake.url())) else { return };
+    let Some(terminal) = Terminal::run(&fake, 80, &format!("--url {}", fake.url())) else { return };
     terminal.prompts();
     terminal.types("go", &["Enter"]);
     terminal.shows("type a number, then Enter");
@@ -131,7 +127,7 @@ fn what_was_typed_before_a_question_is_no_answer_to_it() {
         Some(Box::new(accepted.into_iter().chain([token]).chain(later)))
     });
     let options = format!("go --url {}", fake.url());
-    let Some(terminal) = Terminal::run(fake.home(), 80, &options) else { return };
+    let Some(terminal) = Terminal::run(&fake, 80, &options) else { return };
     terminal.shows("working");
     terminal.types("1", &["Enter"]);
     terminal.shows("working1");
@@ -166,7 +162,7 @@ fn a_question_that_is_answered_elsewhere_is_over_and_ctrl_c_cancels_during_one()
         other => panic!("{other}"),
     });
     let options = format!("go --url {}", fake.url());
-    let Some(terminal) = Terminal::run(fake.home(), 80, &options) else { return };
+    let Some(terminal) = Terminal::run(&fake, 80, &options) else { return };
     terminal.shows("type a number, then Enter");
     go.send(()).unwrap();
     terminal.shows("it was answered: yes");

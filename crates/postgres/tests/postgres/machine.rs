@@ -5,11 +5,11 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use thread_testkit::{Run, World, kill, wait_until};
+use thread_testkit::{Run, Signal, World, kill, send, wait_until};
 
 /// A [`World`] whose `thread` is `thread-postgres`.
 pub struct Machine {
@@ -52,9 +52,7 @@ impl Machine {
     }
 
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = self.thread(args).into_command();
-        command.stdin(Stdio::null());
-        command
+        self.thread(args).into_command()
     }
 
     pub fn run(&self, args: &[&str]) -> Output {
@@ -84,8 +82,7 @@ impl Machine {
     /// Asks its worker to end, and waits until it has.
     pub fn end_worker(&mut self) -> Option<i32> {
         let mut worker = self.workers.pop().unwrap();
-        let pid = rustix::process::Pid::from_child(&worker);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        send(worker.id(), Signal::TERM);
         wait_until("the worker to end", || worker.try_wait().unwrap().is_some());
         worker.wait().unwrap().code()
     }
