@@ -12,7 +12,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
-use thread_testkit::{clients, missing, program};
+use thread_testkit::{clients, long, missing, program};
 
 /// What npm installs for the scenarios, and the variable in which they are told the folder.
 const NPM: [(&str, &str); 7] = [
@@ -77,8 +77,7 @@ fn scenario(module: &str, name: &str) {
 
 /// Runs a scenario. One that takes far too long is interrupted, so that it says where it is.
 fn run_to_its_end(command: &mut Command) -> Output {
-    let long = std::env::var("THREAD_FAULTS").is_ok_and(|form| form == "long");
-    let limit = Duration::from_secs(if long { 7200 } else { 900 });
+    let limit = Duration::from_secs(if long() { 7200 } else { 900 });
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let pid = child.id().to_string();
     let (done, ended) = mpsc::channel();

@@ -3,26 +3,31 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, Stdio};
 
 use serde_json::Value;
-use tempfile::TempDir;
 use thread_protocol::client::{Address, Client, Error, Received, Settings};
 use thread_protocol::event::{Event, Frame};
 use thread_protocol::method::{Accepted, Agent, AgentParams, NewParams, SessionsNew};
-use thread_testkit::program;
-
-/// A generous limit: the machine may be busy.
-const LIMIT: Duration = Duration::from_secs(120);
+use thread_testkit::{PATIENCE, World, program};
 
 pub struct Gateway {
-    dir: TempDir,
+    /// Agents have files in its folder, which is outside of the root.
+    world: World,
     options: Vec<String>,
     process: Child,
     pub port: u16,
     pub token: String,
+}
+
+impl Deref for Gateway {
+    type Target = World;
+
+    fn deref(&self) -> &World {
+        &self.world
+    }
 }
 
 impl Gateway {
@@ -32,26 +37,21 @@ impl Gateway {
     }
 
     pub fn with(options: &[&str]) -> Gateway {
-        let dir = tempfile::Builder::new().prefix("gateway").tempdir().unwrap();
+        let world = World::named("gateway").with_system_path();
         let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
-        let (process, port, token) = spawn(dir.path(), &options, 0);
-        Gateway { dir, options, process, port, token }
+        let (process, port, token) = spawn(&world, &options, 0);
+        Gateway { world, options, process, port, token }
     }
 
     pub fn root(&self) -> PathBuf {
-        self.dir.path().join("root")
-    }
-
-    /// A file outside of the root, for agents.
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
+        self.path("root")
     }
 
     /// Kills it, and starts it again on the same port.
     pub fn is_killed_and_started_again(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
-        let (process, port, token) = spawn(self.dir.path(), &self.options, self.port);
+        let (process, port, token) = spawn(&self.world, &self.options, self.port);
         assert_eq!((port, &token), (self.port, &self.token));
         self.process = process;
     }
@@ -68,7 +68,7 @@ impl Gateway {
             client_type: "test".to_owned(),
             client_id: id.to_owned(),
             ca: None,
-            patience: LIMIT,
+            patience: PATIENCE,
         })
         .await
     }
@@ -87,7 +87,7 @@ impl Gateway {
         body: &[u8],
     ) -> Answer {
         let mut socket = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut head = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
         if !headers.iter().any(|(name, _)| *name == "Host") {
             head += &format!("Host: 127.0.0.1:{}\r\n", self.port);
@@ -112,59 +112,22 @@ impl Gateway {
 
     /// Runs `thread` for a session or another thread, and returns what it printed.
     pub fn thread(&self, thread: &Path, words: &[&str]) -> String {
-        let mut command = Command::new(program("thread"));
-        without_variables(&mut command).args(words).env("THREAD_DIR", thread);
-        let done = command.output().unwrap();
-        assert!(done.status.success(), "{words:?}: {done:?}");
-        String::from_utf8(done.stdout).unwrap()
+        self.run(program("thread")).args(words).env("THREAD_DIR", thread).ok()
     }
 }
 
 /// Starts it. Returns the process, its port and its token, which its link has.
-fn spawn(dir: &Path, options: &[String], port: u16) -> (Child, u16, String) {
-    program("thread-agent");
-    let log = std::fs::File::options().create(true).append(true).open(dir.join("log")).unwrap();
-    let mut command = Command::new(program("thread-serve"));
-    without_variables(&mut command)
-        .arg("--root")
-        .arg(dir.join("root"))
-        .args(["--listen", &format!("127.0.0.1:{port}")])
-        .args(options)
-        .env("THREAD_NOTIFIER", "embedded")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(log);
-    let mut process = command.spawn().unwrap();
+fn spawn(world: &World, options: &[String], port: u16) -> (Child, u16, String) {
+    let log = std::fs::File::options().create(true).append(true).open(world.path("log")).unwrap();
+    let serve = world.run(program("thread-serve")).arg("--root").arg(world.path("root"));
+    let serve = serve.args(["--listen", &format!("127.0.0.1:{port}")]).args(options);
+    let mut serve = serve.env("THREAD_NOTIFIER", "embedded").into_command();
+    let mut process = serve.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
     let mut link = String::new();
     BufReader::new(process.stdout.take().unwrap()).read_line(&mut link).unwrap();
     let link = link.trim().strip_prefix("http://127.0.0.1:").and_then(|link| link.split_once("/#token="));
-    let (port, token) =
-        link.unwrap_or_else(|| panic!("{}", std::fs::read_to_string(dir.join("log")).unwrap()));
+    let (port, token) = link.unwrap_or_else(|| panic!("{}", world.read("log")));
     (process, port.parse().unwrap(), token.to_owned())
-}
-
-/// Its environment is that of the tests, but for what changes what it does.
-fn without_variables(command: &mut Command) -> &mut Command {
-    for (name, _) in std::env::vars_os() {
-        if name.as_encoded_bytes().starts_with(b"THREAD_") {
-            command.env_remove(name);
-        }
-    }
-    command
-}
-
-impl Drop for Gateway {
-    fn drop(&mut self) {
-        drop(self.process.kill());
-        drop(self.process.wait());
-        // Agents outlive their gateway by design.
-        for session in std::fs::read_dir(self.root()).into_iter().flatten().flatten() {
-            if session.path().join("events.db").exists() {
-                let mut stop = Command::new(program("thread-agent"));
-                drop(without_variables(&mut stop).args(["stop", "--thread"]).arg(session.path()).output());
-            }
-        }
-    }
 }
 
 /// The protocol's own client.
@@ -192,7 +155,7 @@ impl Talk {
     pub async fn until(&mut self, wanted: impl Fn(&Frame) -> bool) -> Vec<Frame> {
         let mut seen = Vec::new();
         loop {
-            match tokio::time::timeout(LIMIT, self.0.receive()).await {
+            match tokio::time::timeout(PATIENCE, self.0.receive()).await {
                 Ok(Ok(Received::Event(frame, _))) => seen.push(*frame),
                 Ok(Ok(Received::Lost(_))) => {}
                 other => panic!("{other:?} after {seen:#?}"),
