@@ -4,14 +4,13 @@
 //! They are installed by `thread-testkit` when a test first needs them.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use thread_conversation::ending_of;
-use thread_testkit::{clients, missing};
+use thread_testkit::{PATIENCE, clients, missing, program};
 
-use crate::harness::{PATIENCE, Root, Session, command, programs};
+use crate::harness::{Root, Session};
 
 fn here(name: &str) -> String {
     format!("{}/tests/clients/{name}", env!("CARGO_MANIFEST_DIR"))
@@ -41,25 +40,14 @@ fn the_python_package_and_the_inspector_use_every_tool() {
         let session = root.session(1);
         session.agent(&shouting());
         session.reader();
-        let path = format!("{}:{}", programs().display(), std::env::var("PATH").unwrap());
-        let done = Command::new(&python)
-            .arg(here(script))
-            .arg(of)
-            .args([&programs().join("thread-mcp"), &root.dir()])
-            .arg(&session.id)
-            .env("PATH", path)
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            .output()
-            .unwrap();
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        assert!(done.status.success(), "{}\n{}", text(&done.stdout), text(&done.stderr));
-        eprint!("{}", text(&done.stdout));
+        let script = root.run(&python).arg(here(script)).arg(of).args([&program("thread-mcp"), &root.dir()]);
+        eprint!("{}", script.arg(&session.id).env("PYTHONDONTWRITEBYTECODE", "1").ends_with(0).0);
     }
 }
 
 /// Installs the agent that does what it is told, with the tools.
 fn scripted(python: &Path, root: &Root, session: &Session) -> PathBuf {
-    let state = root.0.path().join("state");
+    let state = root.path("state");
     std::fs::create_dir_all(&state).unwrap();
     let python = python.display().to_string();
     let words = ["agent", "install", "--protocol", "acp", "--mcp", "--", &python, &here("agent.py")];
@@ -184,7 +172,6 @@ fn only_agents_of_the_protocol_are_given_tools() {
     let root = Root::new();
     let session = root.session(1);
     let words = ["agent", "install", "--mcp", "--", "cat"];
-    let done = command("thread").env("THREAD_DIR", &session.path).args(words).output().unwrap();
-    assert_eq!(done.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&done.stderr).contains("--protocol acp"), "{done:?}");
+    let said = session.run(&words).fails(2);
+    assert!(said.contains("--protocol acp"), "{said}");
 }

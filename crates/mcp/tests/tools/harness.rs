@@ -3,52 +3,51 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
+use std::ops::Deref;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Stdio};
+use std::rc::Rc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use thread::{NewEvent, Queue};
+use thread_testkit::{PATIENCE, Run, Signal, World, send};
 
-/// How long anything may take before a test gives up on it. Generous: machines are busy.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+/// A folder of sessions in a world.
+pub struct Root(Rc<World>);
 
-/// The folder of the programs, which are built into the same one.
-pub fn programs() -> PathBuf {
-    for name in ["thread", "thread-agent"] {
-        thread_testkit::program(name);
+impl Deref for Root {
+    type Target = World;
+
+    fn deref(&self) -> &World {
+        &self.0
     }
-    Path::new(env!("CARGO_BIN_EXE_thread-mcp")).parent().unwrap().to_owned()
 }
-
-/// A folder of sessions, which is deleted with it.
-pub struct Root(pub TempDir);
 
 impl Root {
     pub fn new() -> Root {
-        let root = tempfile::Builder::new().prefix("mcp").tempdir().unwrap();
-        std::fs::DirBuilder::new().mode(0o700).create(root.path().join("root")).unwrap();
-        Root(root)
+        let world = World::named("mcp").with_system_path();
+        std::fs::DirBuilder::new().mode(0o700).create(world.path("root")).unwrap();
+        Root(Rc::new(world))
     }
 
     pub fn dir(&self) -> PathBuf {
-        self.0.path().join("root").canonicalize().unwrap()
+        self.path("root").canonicalize().unwrap()
     }
 
     /// A new session; its id is made of the number.
     pub fn session(&self, number: u32) -> Session {
         let id = format!("00000000-0000-4000-8000-{number:012}");
         let path = Queue::init(self.dir().join(&id)).unwrap();
-        Session { id, path }
+        Session { id, path, world: Rc::clone(&self.0) }
     }
 
     /// A server for all sessions.
     pub fn serve(&self, options: &[&str]) -> Client {
         let dir = self.dir().display().to_string();
-        Client::start(&[&["--root", &dir], options].concat())
+        Client::start(self, &[&["--root", &dir], options].concat())
     }
 }
 
@@ -56,6 +55,7 @@ impl Root {
 pub struct Session {
     pub id: String,
     pub path: PathBuf,
+    world: Rc<World>,
 }
 
 impl Session {
@@ -67,12 +67,19 @@ impl Session {
         self.queue().push(&NewEvent::message(source.to_owned(), text.to_owned()).unwrap()).unwrap().id
     }
 
-    /// Runs `thread` for this thread.
+    /// `thread` for this thread.
+    pub fn run(&self, words: &[&str]) -> Run {
+        command(&self.world, "thread").env("THREAD_DIR", &self.path).args(words)
+    }
+
+    /// Runs `thread` for this thread, and returns what it printed.
     pub fn thread(&self, words: &[&str]) -> String {
-        let mut command = command("thread");
-        let done = command.env("THREAD_DIR", &self.path).args(words).output().unwrap();
-        assert!(done.status.success(), "{words:?}: {done:?}");
-        String::from_utf8(done.stdout).unwrap()
+        self.run(words).ok()
+    }
+
+    /// A server for this thread alone.
+    pub fn serve(&self, options: &[&str]) -> Client {
+        Client::start(&self.world, &[&["--thread", self.path.to_str().unwrap()], options].concat())
     }
 
     /// Installs an agent that is run for each message.
@@ -86,23 +93,9 @@ impl Session {
     }
 }
 
-impl Drop for Session {
-    fn drop(&mut self) {
-        // Whatever a test has started.
-        drop(command("thread").env("THREAD_DIR", &self.path).args(["agent", "stop"]).output());
-    }
-}
-
-pub fn command(program: &str) -> Command {
-    let mut command = Command::new(programs().join(program));
-    for (name, _) in std::env::vars_os() {
-        if name.as_encoded_bytes().starts_with(b"THREAD_") {
-            command.env_remove(name);
-        }
-    }
-    let path = std::env::var("PATH").unwrap();
-    command.env("PATH", format!("{}:{path}", programs().display())).env("THREAD_NOTIFIER", "embedded");
-    command
+/// A program of the workspace.
+pub fn command(world: &World, program: &str) -> Run {
+    world.run(thread_testkit::program(program)).env("THREAD_NOTIFIER", "embedded")
 }
 
 /// A client of one server.
@@ -115,9 +108,10 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn start(options: &[&str]) -> Client {
-        let mut child = command("thread-mcp")
+    pub fn start(world: &World, options: &[&str]) -> Client {
+        let mut child = command(world, "thread-mcp")
             .args(options)
+            .into_command()
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
@@ -267,8 +261,7 @@ impl Client {
 
     /// Asks the server to end, and waits for that.
     pub fn terminate(&mut self) -> bool {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        send(self.child.id(), Signal::TERM);
         self.has_ended()
     }
 

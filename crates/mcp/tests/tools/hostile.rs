@@ -4,14 +4,16 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, PATIENCE, Root};
+use thread_testkit::PATIENCE;
+
+use crate::harness::Root;
 
 #[test]
 fn no_name_leads_out_of_the_root() {
     let root = Root::new();
     let session = root.session(1);
     // A thread beside the root, and another root.
-    let outside = root.0.path().join("outside");
+    let outside = root.path("outside");
     thread::Queue::init(&outside).unwrap();
     let other = Root::new();
     let theirs = other.session(2);
@@ -49,7 +51,7 @@ fn no_name_leads_out_of_the_root() {
         }
     }
     assert_eq!(theirs.queue().newest().unwrap().0, 1);
-    let mut one = Client::start(&["--thread", session.path.to_str().unwrap()]);
+    let mut one = session.serve(&[]);
     assert!(one.refusal("info", json!({ "session": theirs.id })).contains("leave out"));
 }
 
@@ -57,7 +59,7 @@ fn no_name_leads_out_of_the_root() {
 fn what_is_no_number_no_text_or_far_too_long_is_refused() {
     let root = Root::new();
     let session = root.session(1);
-    let mut client = Client::start(&["--thread", session.path.to_str().unwrap()]);
+    let mut client = session.serve(&[]);
     for (tool, arguments) in [
         ("peek", json!({ "after": "first" })),
         ("peek", json!({ "after": 1.5 })),
@@ -96,7 +98,7 @@ fn filters_read_nothing_else_and_are_limited_in_time() {
     for _ in 0..200 {
         session.message("external:a", &"a".repeat(5000));
     }
-    let mut client = Client::start(&["--thread", session.path.to_str().unwrap()]);
+    let mut client = session.serve(&[]);
     for filter in [
         "1; DROP TABLE events",
         "id IN (SELECT id FROM subscriptions)",
@@ -199,7 +201,7 @@ fn a_session_that_goes_away_ends_a_wait() {
     let mut client = root.serve(&[]);
     let id = client.begin("wait", json!({ "session": session.id }));
     client.call("info", json!({ "session": session.id }));
-    std::fs::rename(&session.path, root.0.path().join("gone")).unwrap();
+    std::fs::rename(&session.path, root.path("gone")).unwrap();
     let response: Value = client.response(id);
     assert_eq!(response["result"]["isError"], true, "{response}");
 }

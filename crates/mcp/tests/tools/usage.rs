@@ -13,12 +13,11 @@ const PROCESSES: [&str; 5] =
 fn tools_are_those_of_what_the_server_is_for() {
     let root = Root::new();
     let session = root.session(1);
-    let path = session.path.to_str().unwrap();
-    assert_eq!(Client::start(&["--thread", path]).names(), QUEUE);
+    assert_eq!(session.serve(&[]).names(), QUEUE);
     let both: Vec<&str> = QUEUE.into_iter().chain(SESSIONS).chain(PROCESSES).collect();
     assert_eq!(root.serve(&[]).names(), both);
-    assert_eq!(Client::start(&["--thread", path, "--sessions"]).names(), both);
-    let mut allowed = Client::start(&["--thread", path, "--allow-subscribe"]);
+    assert_eq!(session.serve(&["--sessions"]).names(), both);
+    let mut allowed = session.serve(&["--allow-subscribe"]);
     assert_eq!(allowed.names(), [&QUEUE[..], &["subscribe"]].concat());
 }
 
@@ -28,7 +27,7 @@ fn a_sub_agent_has_no_sub_agents() {
     let session = root.session(1);
     let path = session.path.join("agents/helper-1");
     thread::Queue::init(&path).unwrap();
-    let mut client = Client::start(&["--thread", path.to_str().unwrap(), "--sessions"]);
+    let mut client = Client::start(&root, &["--thread", path.to_str().unwrap(), "--sessions"]);
     let names = client.names();
     assert!(names.contains(&"sessions_get".to_owned()) && !names.contains(&"subagent_run".to_owned()));
     let id = client.begin("subagent_run", json!({ "session": session.id, "task": "x" }));
@@ -68,7 +67,7 @@ fn a_session_has_to_be_named_where_there_is_none() {
     let both = schema(&mut root.serve(&["--thread", path]));
     assert_eq!(both["required"], json!(["content"]));
     assert!(both["properties"]["session"].is_object());
-    assert_eq!(schema(&mut Client::start(&["--thread", path]))["properties"]["session"], Value::Null);
+    assert_eq!(schema(&mut session.serve(&[]))["properties"]["session"], Value::Null);
     let said = root.serve(&[]).refusal("info", json!({}));
     assert!(said.contains("sessions_list"), "{said}");
 }
@@ -122,8 +121,7 @@ fn threads_are_resources() {
 #[test]
 fn a_wrong_start_says_what_to_do() {
     let root = Root::new();
-    let dir = root.0.path();
-    let (missing, file) = (dir.join("missing"), dir.join("file"));
+    let (missing, file) = (root.path("missing"), root.path("file"));
     std::fs::write(&file, "").unwrap();
     for (options, code) in [
         (vec![], 2),
@@ -133,14 +131,10 @@ fn a_wrong_start_says_what_to_do() {
         (vec!["--thread".into(), "postgres://host/database".into()], 2),
         (vec!["--no-such".into()], 2),
     ] {
-        let done = command("thread-mcp").args(&options).current_dir("/").output().unwrap();
-        let said = String::from_utf8(done.stderr).unwrap();
-        assert_eq!(done.status.code(), Some(code), "{options:?}: {said}");
-        assert!(said.starts_with("Error: ") && said.contains(" - ") && said.lines().count() == 1, "{said}");
+        command(&root, "thread-mcp").args(&options).dir("/").fails(code);
     }
-    let told = command("thread").args(["mcp", "--version"]).output().unwrap();
-    let version = concat!("thread mcp ", env!("CARGO_PKG_VERSION"));
-    assert_eq!(String::from_utf8_lossy(&told.stdout).trim(), version);
+    let told = command(&root, "thread").args(["mcp", "--version"]).ok();
+    assert_eq!(told.trim(), concat!("thread mcp ", env!("CARGO_PKG_VERSION")));
 }
 
 #[test]
