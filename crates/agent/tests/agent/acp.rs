@@ -427,7 +427,7 @@ fn a_run_that_the_agent_began_itself_ends_once_if_anything_is_killed_in_it() {
         };
         assert!(!pids.is_empty(), "{:?}", talk.everything());
         for pid in pids {
-            talk.sh(&format!("kill -9 {pid}"));
+            thread_testkit::kill(pid);
         }
         let second = talk.say("go on");
         assert!(talk.answer(second).ends_with("go on"));

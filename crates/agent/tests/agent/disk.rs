@@ -11,7 +11,7 @@ const PREPARE: &str = "mkdir disk; mount -t tmpfs -o size=4m tmpfs disk; export 
 /// A conversation; `None` if this machine cannot mount a small disk.
 fn with_small_disk() -> Option<Talk> {
     let talk = Talk::new();
-    let mounted = talk.sh("unshare -rm mount -t tmpfs tmpfs /mnt").code == 0;
+    let mounted = talk.sh("unshare -rm mount -t tmpfs tmpfs /mnt").succeeds();
     if !mounted {
         skipped("the right to mount a small disk");
     }
@@ -67,7 +67,7 @@ fn events_that_cannot_be_stored_are_kept_until_there_is_space() {
 #[test]
 fn a_slow_disk_cuts_no_answer_short() {
     let talk = Talk::new();
-    if talk.sh("strace -o strace.out true").code != 0 {
+    if !talk.sh("strace -o strace.out true").succeeds() {
         return skipped("strace that may trace");
     }
     // A sync takes longer than the wait for output after the program has exited.
@@ -86,7 +86,7 @@ fn a_slow_disk_cuts_no_answer_short() {
 #[test]
 fn what_is_printed_after_the_exit_is_waited_for_however_slow_the_disk() {
     let talk = Talk::new();
-    if talk.sh("strace -o strace.out true").code != 0 {
+    if !talk.sh("strace -o strace.out true").succeeds() {
         return skipped("strace that may trace");
     }
     // Storing the second line takes longer than the wait for output after the exit; the third is printed then.

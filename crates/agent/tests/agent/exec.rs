@@ -1,6 +1,7 @@
 //! Programs that are run once for each message.
 
 use thread_conversation::{Entry, Record};
+use thread_testkit::wait_until;
 
 use crate::harness::{Talk, lacks};
 
@@ -244,11 +245,7 @@ fn a_message_that_has_its_ending_is_not_answered_again() {
     talk.until_idle();
     let before = talk.events().len();
     talk.thread(&["seek", "--consumer", "agent", "--to", "earliest"]).ok();
-    let end = std::time::Instant::now() + crate::harness::PATIENCE;
-    while talk.cursor() != ids[2] {
-        assert!(std::time::Instant::now() < end, "the cursor stays at {}", talk.cursor());
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    wait_until("the cursor to move", || talk.cursor() == ids[2]);
     assert_eq!(talk.events().len(), before);
     let last = talk.say("last");
     assert_eq!(talk.answer(last), "last");
@@ -268,11 +265,7 @@ fn the_adapter_ends_when_nothing_is_left_to_do_and_misses_no_message() {
     }
     talk.until_idle();
     // The consumer is idle a moment before its supervisor has ended.
-    let end = std::time::Instant::now() + crate::harness::PATIENCE;
-    while !talk.everything().is_empty() {
-        assert!(std::time::Instant::now() < end, "they stay: {:?}", talk.everything());
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    wait_until("all processes to end", || talk.everything().is_empty());
 }
 
 #[test]
@@ -284,11 +277,7 @@ fn other_consumers_are_woken_by_what_the_agent_says() {
     talk.thread(&[&words[..], &[filter]].concat()).ok();
     let id = talk.say("hello");
     talk.answer(id);
-    let end = std::time::Instant::now() + crate::harness::PATIENCE;
-    while !talk.read("out").contains("\"content\":\"hello\"") {
-        assert!(std::time::Instant::now() < end, "{}", talk.log());
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    wait_until("the event", || talk.read("out").contains("\"content\":\"hello\""));
 }
 
 #[test]

@@ -6,16 +6,14 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use thread_agent::processes::Mark;
 use thread_conversation::Entry;
+use thread_testkit::PATIENCE;
 
-use crate::harness::{PATIENCE, Talk};
+use crate::harness::Talk;
 use crate::sub_agents::{WORKS, at_work, nothing_is_left_running, parent, results};
 
 /// How often each test repeats itself.
 pub fn times() -> usize {
-    match std::env::var("THREAD_FAULTS").as_deref() {
-        Ok("long") => 50,
-        _ => 3,
-    }
+    if thread_testkit::long() { 50 } else { 3 }
 }
 
 /// Kills these processes; panics if there are none.

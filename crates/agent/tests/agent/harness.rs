@@ -1,46 +1,37 @@
 //! Set-up for all tests: a folder with a thread in it, the real programs, and ways to wait for events. What
 //! is true or false is asserted in the tests.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::process::Command;
 use std::rc::Rc;
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use tempfile::TempDir;
 use thread::{After, Event, Queue};
 use thread_agent::processes::Mark;
 use thread_conversation::{Entry, Message, Record};
-
-/// How long anything may take before a test gives up on it. Generous: machines are busy.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+use thread_testkit::{PATIENCE, Run, World, processes_in, wait_until};
 
 /// The default source of messages.
 pub const ADA: &str = "external:web:main:dm:default:ada";
 
-/// A conversation in a folder, which is deleted with the last of those in it.
+/// A conversation in a world, which ends with the last of those in it.
 pub struct Talk {
-    root: Rc<TempDir>,
+    world: Rc<World>,
     name: String,
 }
 
-/// What a command printed, and how it ended.
-#[derive(Debug)]
-pub struct Ran {
-    pub stdout: String,
-    pub stderr: String,
-    pub code: i32,
-}
+impl Deref for Talk {
+    type Target = World;
 
-/// The folder of the programs, which are built into the same one.
-fn programs() -> PathBuf {
-    thread_testkit::program("thread");
-    Path::new(env!("CARGO_BIN_EXE_thread-agent")).parent().unwrap().to_owned()
+    fn deref(&self) -> &World {
+        &self.world
+    }
 }
 
 /// The small agent in `fixtures`, which cargo builds with the tests.
 pub fn fixture() -> String {
-    let path = programs().join("examples/agent");
+    let path = thread_testkit::program("thread-agent").with_file_name("examples/agent");
     assert!(path.exists(), "build it first: cargo build -p thread-agent --example agent");
     path.to_str().unwrap().to_owned()
 }
@@ -48,15 +39,15 @@ pub fn fixture() -> String {
 impl Talk {
     /// A thread without an agent.
     pub fn new() -> Talk {
-        let root = tempfile::Builder::new().prefix("talk").tempdir().unwrap();
-        Queue::init(root.path().join("talk")).unwrap();
-        Talk { root: Rc::new(root), name: "talk".to_owned() }
+        let world = World::named("talk").with_system_path();
+        Queue::init(world.path("talk")).unwrap();
+        Talk { world: Rc::new(world), name: "talk".to_owned() }
     }
 
-    /// Another thread without an agent, in the same folder.
+    /// Another thread without an agent, in the same world.
     pub fn beside(&self, name: &str) -> Talk {
         Queue::init(self.path(name)).unwrap();
-        Talk { root: Rc::clone(&self.root), name: name.to_owned() }
+        Talk { world: Rc::clone(&self.world), name: name.to_owned() }
     }
 
     /// A thread with this agent installed.
@@ -67,74 +58,39 @@ impl Talk {
     }
 
     pub fn install(&self, options: &[&str], program: &[&str]) {
-        let mut words = vec!["agent", "install"];
-        words.extend(options);
-        words.push("--");
-        words.extend(program);
-        self.thread(&words).ok();
+        self.thread(&[&["agent", "install"], options, &["--"], program].concat()).ok();
     }
 
     pub fn dir(&self) -> PathBuf {
-        self.root.path().join(&self.name)
+        self.path(&self.name)
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.root.path().join(name)
-    }
-
-    pub fn read(&self, name: &str) -> String {
-        std::fs::read_to_string(self.path(name)).unwrap_or_default()
-    }
-
+    /// Writes a file in the world's folder, and returns its path.
     pub fn write(&self, name: &str, text: &str) -> String {
-        let path = self.path(name);
-        std::fs::write(&path, text).unwrap();
-        path.to_str().unwrap().to_owned()
+        self.world.write(name, text);
+        self.path(name).to_str().unwrap().to_owned()
     }
 
-    /// Runs `thread` with these arguments, in the folder, for this thread.
-    pub fn thread(&self, words: &[&str]) -> Ran {
-        self.run(self.command("thread").args(words))
+    /// `thread` with these arguments, for this thread.
+    pub fn thread(&self, words: &[&str]) -> Run {
+        self.run("thread").args(words)
     }
 
-    pub fn sh(&self, script: &str) -> Ran {
-        self.run(self.command("sh").arg("-c").arg(script))
+    pub fn sh(&self, script: &str) -> Run {
+        self.run("sh").arg("-c").arg(script)
+    }
+
+    fn run(&self, program: &str) -> Run {
+        self.world.run(program).env("THREAD_DIR", self.dir()).env("THREAD_NOTIFIER", "embedded")
     }
 
     pub fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
-        let path = std::env::var("PATH").unwrap();
-        command.env("PATH", format!("{}:{path}", programs().display()));
-        for (name, _) in std::env::vars_os() {
-            if name.as_encoded_bytes().starts_with(b"THREAD_") {
-                command.env_remove(name);
-            }
-        }
-        command
-            .env("THREAD_DIR", self.dir())
-            .env("THREAD_NOTIFIER", "embedded")
-            .current_dir(self.root.path());
-        command
+        self.run(program).into_command()
     }
 
     /// Runs `thread` with a variable in its environment that no agent may see.
     pub fn run_with_token(&self, words: &[&str]) {
-        self.run(self.command("thread").env("THREAD_TOKEN", "secret").args(words)).ok();
-    }
-
-    fn run(&self, command: &mut Command) -> Ran {
-        let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = piped.spawn().unwrap();
-        let pid = child.id().to_string();
-        let (done, ended) = mpsc::channel();
-        std::thread::spawn(move || done.send(child.wait_with_output()));
-        let Ok(output) = ended.recv_timeout(PATIENCE * 3) else {
-            Command::new("kill").args(["-KILL", &pid]).status().unwrap();
-            panic!("it does not end: {command:?}");
-        };
-        let Output { status, stdout, stderr } = output.unwrap();
-        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        Ran { stdout: text(stdout), stderr: text(stderr), code: status.code().unwrap_or(-1) }
+        self.thread(words).env("THREAD_TOKEN", "secret").ok();
     }
 
     /// Pushes a message, and returns its id.
@@ -227,11 +183,7 @@ impl Talk {
 
     /// Waits until the agent's handler has ended.
     pub fn until_idle(&self) {
-        let end = Instant::now() + PATIENCE;
-        while !self.thread(&["info"]).ok().contains("    state: idle") {
-            assert!(Instant::now() < end, "the agent stays: {}", self.thread(&["info"]).ok());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_until("the agent to be idle", || self.thread(&["info"]).ok().contains("    state: idle"));
     }
 
     pub fn cursor(&self) -> i64 {
@@ -246,20 +198,11 @@ impl Talk {
 
     /// All processes for this thread or one below it: pids and command lines, with a NUL after each word.
     pub fn everything(&self) -> Vec<(u32, String)> {
-        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        let dir = self.dir().display().to_string();
-        let read = |pid: u32, what: &str| {
-            let bytes = std::fs::read(format!("/proc/{pid}/{what}")).unwrap_or_default();
-            String::from_utf8_lossy(&bytes).into_owned()
+        let line = |pid: u32| {
+            let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            (pid, String::from_utf8_lossy(&bytes).into_owned())
         };
-        pids.filter(|pid| *pid != std::process::id())
-            .map(|pid| (pid, read(pid, "cmdline")))
-            .filter(|(pid, line)| {
-                let told = format!("THREAD_DIR={dir}");
-                line.contains(&dir) || read(*pid, "environ").split('\0').any(|given| given.starts_with(&told))
-            })
-            .collect()
+        processes_in(&self.dir().to_string_lossy()).into_iter().map(line).collect()
     }
 
     /// The logs, for the message of a failed test.
@@ -294,46 +237,6 @@ impl Talk {
             }
         }
         if open.is_empty() { Ok(()) } else { Err(format!("calls are open: {open:?}")) }
-    }
-}
-
-impl Drop for Talk {
-    fn drop(&mut self) {
-        if !self.dir().join("events.db").exists() {
-            return;
-        }
-        // No process may outlive its test.
-        self.thread(&["unsubscribe", "--consumer", "agent"]);
-        let mark = Mark::thread(self.dir());
-        let end = Instant::now() + PATIENCE;
-        loop {
-            drop(mark.kill(Duration::from_secs(10)));
-            let left = self.everything();
-            if left.is_empty() || Instant::now() > end {
-                return;
-            }
-            for pid in left.into_iter().filter_map(|(pid, _)| rustix::process::Pid::from_raw(pid as i32)) {
-                rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-}
-
-impl Ran {
-    /// What it printed; it must have succeeded.
-    #[track_caller]
-    pub fn ok(self) -> String {
-        assert_eq!(self.code, 0, "{self:?}");
-        self.stdout
-    }
-
-    /// Its stderr; it must have ended with this exit code.
-    #[track_caller]
-    pub fn fails(self, code: i32) -> String {
-        assert_eq!(self.code, code, "{self:?}");
-        assert!(self.stderr.starts_with("Error: ") && self.stderr.contains(" - "), "{self:?}");
-        self.stderr
     }
 }
 

@@ -1,10 +1,9 @@
 //! The idempotency keys of the programs, and of others.
 
-use std::time::{Duration, Instant};
-
 use thread_conversation::Entry;
+use thread_testkit::wait_until;
 
-use crate::harness::{ADA, PATIENCE, Talk};
+use crate::harness::{ADA, Talk};
 use crate::sub_agents::{at_work, results};
 
 /// Inserts events into the database itself, as a program may that knows nothing of keys: source, content and key.
@@ -113,11 +112,7 @@ fn an_adapter_that_has_no_key_left_fails_instead_of_trying_for_ever() {
     let talk = Talk::with(&["--idle", "0s"], &["cat"]);
     insert(&talk, &[(ADA, "x", "thread:end:3"), (ADA, "y", "thread:taken:end:3")]);
     assert_eq!(talk.say("hello"), 3);
-    let end = Instant::now() + PATIENCE;
-    while !talk.log().contains("exit=1") {
-        assert!(Instant::now() < end, "{}", talk.log());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("the failure", || talk.log().contains("exit=1"));
     assert!(talk.log().contains("'thread:taken:end:3' belongs to event 2"), "{}", talk.log());
 }
 

@@ -4,36 +4,13 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use thread_conversation::{Entry, Priority};
+use thread_testkit::{Dice, PATIENCE, long};
 
-use crate::harness::{ADA, PATIENCE, Talk, fixture};
+use crate::harness::{ADA, Talk, fixture};
 
 /// Few in the suite, many in the long form.
 fn rounds() -> u64 {
-    match std::env::var("THREAD_FAULTS").as_deref() {
-        Ok("long") => 300,
-        _ => 15,
-    }
-}
-
-/// Pseudo-random numbers. The seed is printed, so that a run can be repeated.
-struct Dice(u64);
-
-impl Dice {
-    fn new() -> Dice {
-        let seed = std::env::var("THREAD_SEED").ok().and_then(|seed| seed.parse().ok());
-        let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
-        let seed = seed.unwrap_or(now) | 1;
-        eprintln!("THREAD_SEED={seed}");
-        Dice(seed)
-    }
-
-    /// Returns a number less than `sides`.
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % sides
-    }
+    if long() { 300 } else { 15 }
 }
 
 /// Installs an agent whose consumer has a short backoff and a high limit of attempts.
@@ -50,10 +27,10 @@ fn impatient(talk: &Talk) {
 }
 
 fn push(talk: &Talk, dice: &mut Dice, number: u64) -> Child {
-    let text = ["find lock", "hello", "who", "slowly one two three"][dice.roll(4) as usize];
-    let priority = ["now", "next", "next", "later"][dice.roll(4) as usize];
+    let text = ["find lock", "hello", "who", "slowly one two three"][dice.up_to(3) as usize];
+    let priority = ["now", "next", "next", "later"][dice.up_to(3) as usize];
     let metadata =
-        format!(r#"{{"priority":"{priority}","run_id":"r{number}","resume":{}}}"#, dice.roll(4) == 0);
+        format!(r#"{{"priority":"{priority}","run_id":"r{number}","resume":{}}}"#, dice.up_to(3) == 0);
     let key = format!("k{number}");
     let words = ["push", "--source", ADA, "--type", "message", "--content", text, "--metadata", &metadata];
     let mut command = talk.command("thread");
@@ -75,24 +52,25 @@ fn each_message_ends_once_whatever_is_killed() {
     let mut dice = Dice::new();
     let (mut number, mut kills) = (0, [0; 4]);
     for _ in 0..rounds() {
-        for _ in 0..=dice.roll(3) {
+        for _ in 0..=dice.up_to(2) {
             number += 1;
             let mut pusher = push(&talk, &mut dice, number);
-            if dice.roll(4) == 0 {
-                std::thread::sleep(Duration::from_millis(dice.roll(12)));
+            if dice.up_to(3) == 0 {
+                std::thread::sleep(Duration::from_millis(dice.up_to(11)));
                 drop(pusher.kill());
                 kills[0] += 1;
             }
             pusher.wait().unwrap();
         }
-        std::thread::sleep(Duration::from_millis(dice.roll(150)));
-        match dice.roll(8) {
-            0 => drop(talk.cancel(&format!("r{}", 1 + dice.roll(number)))),
+        std::thread::sleep(Duration::from_millis(dice.up_to(149)));
+        match dice.up_to(7) {
+            0 => drop(talk.cancel(&format!("r{}", 1 + dice.up_to(number - 1)))),
             1 => drop(talk.thread(&["seek", "--consumer", "agent", "--to", "earliest"]).ok()),
             _ => {}
         }
         let everything = talk.everything();
-        let victims: Vec<u32> = match dice.roll(3) {
+        let kind = dice.up_to(2);
+        let victims: Vec<u32> = match kind {
             0 => talk.processes(),
             1 => everything
                 .iter()
@@ -105,7 +83,7 @@ fn each_message_ends_once_whatever_is_killed() {
                 .map(|(pid, _)| *pid)
                 .collect(),
         };
-        kills[1 + dice.0 as usize % 3] += victims.len();
+        kills[1 + kind as usize] += victims.len();
         victims.into_iter().for_each(kill);
     }
     eprintln!(

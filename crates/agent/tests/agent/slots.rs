@@ -1,10 +1,9 @@
 //! Agents whose number is limited, in several threads of one folder.
 
-use std::time::Instant;
-
 use thread_conversation::{Entry, Status};
+use thread_testkit::wait_until;
 
-use crate::harness::{PATIENCE, Talk};
+use crate::harness::Talk;
 
 /// A talk beside another one, with this agent, of which so many may live.
 fn beside(talk: &Talk, name: &str, most: &str, options: &[&str], program: &[&str]) -> Talk {
@@ -68,10 +67,7 @@ fn an_agent_that_is_kept_and_idle_gives_way() {
         let id = talk.say("x");
         assert_eq!(talk.answer(id), "done");
     }
-    let end = Instant::now() + PATIENCE;
-    while !two.processes().is_empty() {
-        assert!(Instant::now() < end, "it stays");
-    }
+    wait_until("the other one to end", || two.processes().is_empty());
     assert_eq!(one.processes().len(), 1);
 }
 

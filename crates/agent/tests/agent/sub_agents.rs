@@ -4,8 +4,10 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use thread_conversation::{Entry, SubAgent};
+use thread_agent::processes::Mark;
+use thread_testkit::{PATIENCE, wait_until};
 
-use crate::harness::{PATIENCE, Talk};
+use crate::harness::Talk;
 
 /// A parent whose agent gives its task to a sub-agent, and answers with that one's answer.
 pub fn parent(sub: &str) -> Talk {
@@ -69,11 +71,7 @@ fn told(talk: &Talk) -> Vec<SubAgent> {
 
 pub fn nothing_is_left_running(talk: &Talk) {
     talk.thread(&["agent", "stop"]).ok();
-    let end = std::time::Instant::now() + PATIENCE;
-    while !talk.everything().is_empty() {
-        assert!(std::time::Instant::now() < end, "still running: {:?}", talk.everything());
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    wait_until("all processes to end", || talk.everything().is_empty());
 }
 
 #[test]
@@ -164,11 +162,7 @@ fn cancelling_a_run_ends_its_sub_agents() {
     let dir = at_work(&talk);
     talk.cancel(&format!("run_{id}"));
     assert!(matches!(talk.ending(id), Entry::Cancelled { .. }));
-    let end = std::time::Instant::now() + PATIENCE;
-    while !thread_agent::processes::Mark::thread(&dir).processes().is_empty() {
-        assert!(std::time::Instant::now() < end, "the sub-agent works on");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    wait_until("the sub-agent to end", || Mark::thread(&dir).processes().is_empty());
     assert_eq!(talk.is_settled(), Ok(()));
     nothing_is_left_running(&talk);
 }
@@ -189,11 +183,7 @@ fn an_answer_ends_sub_agents_still_at_work_but_not_those_in_the_background() {
         assert_eq!(talk.answer(id), "answer\n");
         if background.is_empty() {
             assert_eq!(results(&talk), [Err("the answer came without it".to_owned())]);
-            let end = std::time::Instant::now() + PATIENCE;
-            while !thread_agent::processes::Mark::thread(&dir).processes().is_empty() {
-                assert!(std::time::Instant::now() < end, "the sub-agent works on");
-                std::thread::sleep(std::time::Duration::from_millis(20));
-            }
+            wait_until("the sub-agent to end", || Mark::thread(&dir).processes().is_empty());
             assert_eq!(talk.is_settled(), Ok(()));
         } else {
             talk.write("go", "");
@@ -282,7 +272,7 @@ fn a_worker_takes_up_a_sub_agent_in_the_background_whose_processes_were_all_kill
             }
             assert!(std::time::Instant::now() < end, "they do not end: {left:?}");
             for (pid, _) in left {
-                talk.sh(&format!("kill -9 {pid}"));
+                thread_testkit::kill(pid);
             }
         }
         let root = talk.path("");
