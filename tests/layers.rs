@@ -143,7 +143,7 @@ fn what_differs_between_locations_is_asked_by_its_name() {
         for (file, code) in modules(&package) {
             let code: String = code.split_whitespace().collect();
             for asked in ["dir().is_some()", "dir().is_none()", "scheme().is_some()", "scheme().is_none()"] {
-                let home = package == root() && file == "model/location";
+                let home = package == Path::new(ROOT) && file == "model/location";
                 assert!(home || !code.contains(asked), "{}/{file}.rs: {asked}", package.display());
             }
         }

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use thread_conversation::{Entry, SubAgent};
 use thread_agent::processes::Mark;
+use thread_conversation::{Entry, SubAgent};
 use thread_testkit::{PATIENCE, wait_until};
 
 use crate::harness::Talk;
