@@ -413,3 +413,12 @@ fn what_has_another_type_counts_as_not_given() {
     let twice = r#"{"call_id":"a","call_id":"b"}"#;
     assert!(matches!(read("toolcall", twice, "{}").entry, Entry::ToolCall(call) if call.call_id == "b"));
 }
+
+/// What docs/DESIGN.md says of a call, for the tests of its outputs as well.
+#[test]
+fn the_design_shows_a_call_as_it_is_stored() {
+    let design = include_str!("../../../docs/DESIGN.md");
+    let event = Run { reply_to: 1, ..run() }.tool_call(&ToolCall::new("c", "grep", json!({ "for": "x" })));
+    assert!(design.contains(&format!("\n{}\n{}\n", event.content, event.metadata.as_deref().unwrap())));
+    assert_eq!(record(&event).shown_call_id().as_deref(), Some("c.2"));
+}

@@ -321,6 +321,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_design_shows_the_span_of_a_call() {
+        let run = thread_conversation::Run { run_id: "r".into(), reply_to: 1, attempt: 2, is_own: false };
+        let call = thread_conversation::ToolCall::new("c", "grep", serde_json::json!({ "for": "x" }));
+        let mut spans = Spans::new(time::parse("2026-03-18T10:30:00.000Z").unwrap());
+        spans.take(Record::of(run.tool_call(&call).row(3, "2026-03-18T10:30:00.123Z").to_event()));
+        let span = serde_json::to_string(&spans.spans[0]).unwrap();
+        assert!(include_str!("../../../../docs/DESIGN.md").contains(&format!("\n{span}\n")), "{span}");
+    }
+
+    #[test]
     fn where_the_time_of_a_run_went() {
         let at = |ms: i64| {
             let began = time::parse("2026-03-18T10:30:00.000Z").unwrap();

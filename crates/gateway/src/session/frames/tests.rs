@@ -258,3 +258,14 @@ async fn an_answer_that_is_too_long_to_be_read_is_a_placeholder() {
     assert_eq!((&frame["event"], &frame["payload"]["role"]), (&json!("message"), &json!("assistant")));
     assert_eq!(frame["payload"]["large"]["bytes"], 17 * 1024 * 1024 + 1);
 }
+
+#[test]
+fn the_design_shows_the_frame_of_a_call() {
+    let (_dir, storage) = storage();
+    let call = ToolCall::new("c", "grep", json!({ "for": "x" }));
+    let run = thread_conversation::Run { run_id: "r".into(), reply_to: 1, attempt: 2, is_own: false };
+    let stored = SessionEvent::stored(3, &run.tool_call(&call));
+    let frames = of(&storage, SessionId::parse(SESSION).unwrap(), &stored).unwrap();
+    let frame = frames.for_client("them").as_str();
+    assert!(include_str!("../../../../../docs/DESIGN.md").contains(&format!("\n{frame}\n")), "{frame}");
+}

@@ -87,3 +87,19 @@ fn a_failed_attempt_goes_on_and_a_failed_run_is_an_error() {
     );
     assert_eq!(last, Run::Ended);
 }
+
+#[test]
+fn the_design_shows_the_events_of_a_call() {
+    let (point, pending) = ((Start::of_message(1), 0), PendingInput::default());
+    let mut translator =
+        Translator::new(Version::One, "t".into(), "r".into(), point, pending, |_| String::new());
+    let second = thread_conversation::Run { attempt: 2, ..run() };
+    let call = ToolCall::new("c", "grep", json!({ "for": "x" }));
+    let output = [message(), second.started(), second.tool_call(&call)]
+        .iter()
+        .zip(1..)
+        .map(|(event, id)| translator.feed(&SessionEvent::stored(id, event)).0);
+    let events: Vec<String> = output.last().unwrap().iter().map(Value::to_string).collect();
+    let design = include_str!("../../../../../../docs/DESIGN.md");
+    assert!(design.contains(&format!("\n{}\n", events.join("\n"))), "{events:#?}");
+}
