@@ -95,11 +95,11 @@ fn the_design_shows_the_events_of_a_call() {
         Translator::new(Version::One, "t".into(), "r".into(), point, pending, |_| String::new());
     let second = thread_conversation::Run { attempt: 2, ..run() };
     let call = ToolCall::new("c", "grep", json!({ "for": "x" }));
-    let output = [message(), second.started(), second.tool_call(&call)]
-        .iter()
-        .zip(1..)
-        .map(|(event, id)| translator.feed(&SessionEvent::stored(id, event)).0);
-    let events: Vec<String> = output.last().unwrap().iter().map(Value::to_string).collect();
+    let mut events = Vec::new();
+    for (id, event) in (1..).zip([message(), second.started(), second.tool_call(&call)]) {
+        events = translator.feed(&SessionEvent::stored(id, &event)).0;
+    }
+    let events: Vec<String> = events.iter().map(Value::to_string).collect();
     let design = include_str!("../../../../../../docs/DESIGN.md");
     assert!(design.contains(&format!("\n{}\n", events.join("\n"))), "{events:#?}");
 }
