@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::measure::run;
+use thread_testkit::bench::{figure, run};
+
 use crate::place::Place;
 
 /// The table of events with its indexes, without the columns that the measured events leave empty.
@@ -27,7 +28,7 @@ const INSERT: &str = "PRAGMA synchronous = FULL; \
 pub fn is_there(program: &str, work: &str) -> bool {
     let found = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     if found.is_err() {
-        println!("{work:<46} {:>9}", format!("{program} is missing"));
+        figure(work, &format!("{program} is missing"), "", "");
     }
     found.is_ok()
 }

@@ -6,7 +6,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::measure::run;
+use thread_testkit::bench::run;
 
 pub struct Place {
     dir: PathBuf,
@@ -95,15 +95,10 @@ impl Place {
         path
     }
 
-    pub fn machine(&self) -> String {
-        let read = |path| fs::read_to_string(path).unwrap_or_default();
-        let info = read("/proc/cpuinfo");
-        let field = info.lines().find(|line| line.starts_with("model name"));
-        let name = field.and_then(|line| line.split_once(": ")).map_or("a processor", |(_, name)| name);
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    /// The program and its version.
+    pub fn version(&self) -> String {
         let version = Command::new(&self.program).arg("--version").output().expect("the program runs");
-        let version = String::from_utf8_lossy(&version.stdout);
-        format!("{} on {cores} cores of {name}, {}", version.trim(), std::env::consts::OS)
+        String::from_utf8_lossy(&version.stdout).trim().to_owned()
     }
 }
 

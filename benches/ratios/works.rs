@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::measure::{Pairs, quantile, reap, run, run_shell};
+use thread_testkit::bench::{Pairs, Plan, figure, quantile, reap, run, run_shell, time};
+
 use crate::peers::{Redis, Sqlite, is_there};
 use crate::place::Place;
-use crate::{Plan, figure, row};
 
 type Work = fn(&Plan, &Place);
 
@@ -36,10 +36,10 @@ fn start(plan: &Plan, place: &Place) {
     if is_there("sqlite3", work) {
         let theirs = || run(Command::new("sqlite3").arg("--version").stdout(Stdio::null())).wall;
         let ours = || run(&mut place.thread(["--version"])).wall;
-        row(work, &Pairs::measure(plan.pick(100, 400), ours, theirs), Some(0.65));
+        Pairs::measure(plan.pick(100, 400), ours, theirs).row(work, Some(0.65));
     }
     let size = fs::metadata(&plan.program).expect("the program is there").len();
-    figure("size of the program", megabytes(size), "6 MB");
+    figure("size of the program", &megabytes(size), "", "<= 6 MB");
 }
 
 fn push(plan: &Plan, place: &Place) {
@@ -49,7 +49,7 @@ fn push(plan: &Plan, place: &Place) {
     let work = "push, sqlite3 INSERT";
     if is_there("sqlite3", work) {
         let mut insert = Sqlite::new(place).insert();
-        row(work, &Pairs::measure(rounds, || run(&mut push).wall, || run(&mut insert).wall), Some(0.75));
+        Pairs::measure(rounds, || run(&mut push).wall, || run(&mut insert).wall).row(work, Some(0.75));
     }
     let busy = place.new_thread(0);
     run(&mut place.in_thread(
@@ -60,7 +60,7 @@ fn push(plan: &Plan, place: &Place) {
     let mut push_busy = place.push(&busy);
     let pairs = Pairs::measure(rounds, || run(&mut push_busy).wall, || run(&mut push).wall);
     run(&mut place.in_thread(&busy, ["stop", "--consumer", "busy"]));
-    row("push while its consumer runs, push", &pairs, Some(1.1));
+    pairs.row("push while its consumer runs, push", Some(1.1));
 }
 
 fn batch(plan: &Plan, place: &Place) {
@@ -77,11 +77,11 @@ fn batch(plan: &Plan, place: &Place) {
     if is_there("sqlite3", work) {
         let rows = place.rows(MANY);
         let theirs = || import(place, &rows);
-        row(work, &Pairs::measure(plan.pick(3, 9), &mut ours, theirs), Some(0.47));
+        Pairs::measure(plan.pick(3, 9), &mut ours, theirs).row(work, Some(0.47));
     } else {
         ours();
     }
-    figure("peak memory of that batch", megabytes(peak), "64 MB");
+    figure("peak memory of that batch", &megabytes(peak), "", "<= 64 MB");
     let mut piped_peak = 0;
     let mut piped = || {
         let thread = place.new_thread(0);
@@ -99,21 +99,21 @@ fn batch(plan: &Plan, place: &Place) {
         let rows = place.rows(MANY);
         let theirs = || import(place, &rows);
         let pairs = Pairs::measure(plan.pick(3, 9), &mut piped, theirs);
-        row("the same through a pipe, sqlite3 .import", &pairs, Some(0.45));
+        pairs.row("the same through a pipe, sqlite3 .import", Some(0.45));
     } else {
         piped();
     }
-    figure("peak memory of the same through a pipe", megabytes(piped_peak), "64 MB");
+    figure("peak memory of the same through a pipe", &megabytes(piped_peak), "", "<= 64 MB");
     if plan.full {
         let work = "push --batch of 10,000,000, sqlite3 .import";
         let (thread, input) = (place.new_thread(0), place.events(10_000_000));
         let ours = run(&mut place.batch(&thread, &input));
         fs::remove_file(input).expect("the input is removed");
         fs::remove_dir_all(thread).expect("the thread is removed");
-        figure("peak memory of a batch of 10,000,000", megabytes(ours.peak), "64 MB");
+        figure("peak memory of a batch of 10,000,000", &megabytes(ours.peak), "", "<= 64 MB");
         if is_there("sqlite3", work) {
             let rows = place.rows(10_000_000);
-            row(work, &Pairs::of(vec![ours.wall], vec![import(place, &rows)]), Some(0.45));
+            Pairs::of(vec![ours.wall], vec![import(place, &rows)]).row(work, Some(0.45));
         }
     }
 }
@@ -141,11 +141,11 @@ fn read(plan: &Plan, place: &Place) {
         let sqlite = Sqlite::new(place);
         run(&mut sqlite.import(&place.rows(MANY)));
         let theirs = || run(&mut sqlite.read()).wall;
-        row(work, &Pairs::measure(plan.pick(5, 15), &mut ours, theirs), Some(0.38));
+        Pairs::measure(plan.pick(5, 15), &mut ours, theirs).row(work, Some(0.38));
     } else {
         ours();
     }
-    figure("peak memory of that pop", megabytes(peak), "64 MB");
+    figure("peak memory of that pop", &megabytes(peak), "", "<= 64 MB");
     let first_bytes: Vec<f64> = (0..plan.pick(15, 45))
         .map(|_| {
             let mut command = place.in_thread(&thread, words);
@@ -159,7 +159,7 @@ fn read(plan: &Plan, place: &Place) {
             first.as_secs_f64()
         })
         .collect();
-    figure("first byte of that pop", crate::time(quantile(&first_bytes, 0.5)), "10 ms");
+    figure("first byte of that pop", &time(quantile(&first_bytes, 0.5)), "", "<= 10 ms");
 }
 
 fn consumers(plan: &Plan, place: &Place) {
@@ -190,7 +190,7 @@ fn consumers(plan: &Plan, place: &Place) {
         let pairs = Pairs::measure(plan.pick(10, 40), || once(&large), || once(&small));
         // `info` counts all events, so its time grows with their number.
         let goal = (name != "info").then_some(1.05);
-        row(&format!("{name} with 100 idle filters, {large_name}, 2,000"), &pairs, goal);
+        pairs.row(&format!("{name} with 100 idle filters, {large_name}, 2,000"), goal);
     }
 }
 
@@ -202,7 +202,7 @@ fn growth(plan: &Plan, place: &Place) {
     // The first one seals the log.
     run(&mut push_large);
     let pairs = Pairs::measure(rounds, || run(&mut push_large).wall, || run(&mut push_small).wall);
-    row(&format!("push into {name} events, into few"), &pairs, Some(1.05));
+    pairs.row(&format!("push into {name} events, into few"), Some(1.05));
 
     let mut times: [Vec<Duration>; 4] = Default::default();
     for _ in 0..plan.pick(10, 40) {
@@ -221,11 +221,8 @@ fn growth(plan: &Plan, place: &Place) {
         [("just before", before, Some(1.15)), ("that rotates", at, None), ("just after", after, Some(1.15))]
     {
         let pairs = Pairs::of(times, plain.clone());
-        row(
-            &format!("push {name} a rotation, into few").replace("rotates a rotation", "rotates"),
-            &pairs,
-            goal,
-        );
+        pairs
+            .row(&format!("push {name} a rotation, into few").replace("rotates a rotation", "rotates"), goal);
     }
 }
 
@@ -256,7 +253,7 @@ fn wake(plan: &Plan, place: &Place) {
         reap(sh).expect("sh ends");
     }
     let pairs = Pairs::of(pairs.0, pairs.1);
-    row("push to its handler's first act, push and sh -c", &pairs, Some(1.3));
+    pairs.row("push to its handler's first act, push and sh -c", Some(1.3));
 }
 
 /// A backlog that is handled one event at a time, by a handler that does nothing, against as many shells, one after
@@ -286,7 +283,7 @@ fn runs(plan: &Plan, place: &Place) {
         began.elapsed()
     };
     let pairs = Pairs::measure(plan.pick(5, 15), ours, theirs);
-    row("300 events one at a time, 300 times sh -c :", &pairs, Some(2.0));
+    pairs.row("300 events one at a time, 300 times sh -c :", Some(2.0));
 }
 
 /// What starting the watchdog of a notifier adds to a push: pushes through a notifier that exits 0, with no
@@ -314,7 +311,7 @@ fn watchdog(plan: &Plan, place: &Place) {
     };
     let pairs = Pairs::measure(plan.pick(15, 60), || after_a_while(&mut first), || after_a_while(&mut next));
     let (with, without) = pairs.medians();
-    figure("a push that starts the watchdog, longer by", crate::time((with - without).max(0.0)), "1 ms");
+    figure("a push that starts the watchdog, longer by", &time((with - without).max(0.0)), "", "<= 1 ms");
 }
 
 fn wait_until_idle(place: &Place, thread: &Path) {
@@ -337,12 +334,12 @@ fn crowd(plan: &Plan, place: &Place) {
     if is_there("sqlite3", work) {
         let sqlite = Sqlite::new(place);
         let theirs = || together(each, &mut Vec::new(), || sqlite.insert_patiently());
-        row(work, &Pairs::measure(plan.pick(3, 9), &mut ours, theirs), Some(0.9));
+        Pairs::measure(plan.pick(3, 9), &mut ours, theirs).row(work, Some(0.9));
     } else {
         ours();
     }
     let (median, longest) = (quantile(&waits, 0.5), quantile(&waits, 1.0));
-    figure("longest of these pushes to the median", format!("{:.1}", longest / median), "20");
+    figure("longest of these pushes to the median", &format!("{:.1}", longest / median), "", "<= 20");
 }
 
 /// Runs eight sequences of `each` commands in parallel. Returns the total time, and adds that of each command
@@ -380,7 +377,7 @@ fn followers(plan: &Plan, place: &Place) {
             run(push).wall
         };
         let pairs = Pairs::measure(plan.pick(50, 200), || ours(&mut push), || ours(&mut push_plain));
-        row(&format!("push with 100 followers {name}, without"), &pairs, Some(1.2));
+        pairs.row(&format!("push with 100 followers {name}, without"), Some(1.2));
     }
     for follower in &mut followers {
         follower.kill().and_then(|()| follower.wait()).expect("peek ends");
@@ -401,7 +398,7 @@ fn backlog(plan: &Plan, place: &Place) {
     let times: Vec<f64> =
         (0..plan.pick(5, 10)).map(|_| run(&mut place.push(&thread)).wall.as_secs_f64()).collect();
     let work = format!("longest push with 20 new filters, {name} events");
-    figure(&work, crate::time(quantile(&times, 1.0)), "50 ms");
+    figure(&work, &time(quantile(&times, 1.0)), "", "<= 50 ms");
 }
 
 fn redis(plan: &Plan, place: &Place) {
@@ -414,7 +411,7 @@ fn redis(plan: &Plan, place: &Place) {
     let mut add =
         redis.command(["XADD", "one", "*", "source", "self", "type", "message", "content", "What is new?"]);
     let ours = || run(&mut place.push(&thread)).wall;
-    row(work, &Pairs::measure(plan.pick(50, 200), ours, || run(&mut add).wall), None);
+    Pairs::measure(plan.pick(50, 200), ours, || run(&mut add).wall).row(work, None);
 
     let (input, commands) = (place.events(MANY), place.path("commands"));
     let lines = fs::read_to_string(&input).expect("the input is there");
@@ -438,11 +435,11 @@ fn redis(plan: &Plan, place: &Place) {
             run(redis.command(["--pipe"]).stdin(commands)).wall
         },
     );
-    row("push --batch of 200,000, redis-cli --pipe", &pairs, None);
+    pairs.row("push --batch of 200,000, redis-cli --pipe", None);
     let mut peek = place.in_thread(&full, ["peek", "--last-event-id", "0", "--limit", "200000"]);
     let mut range = redis.command(["XRANGE", "many", "-", "+"]);
     let pairs = Pairs::measure(plan.pick(3, 9), || run(&mut peek).wall, || run(&mut range).wall);
-    row("peek of 200,000, redis XRANGE", &pairs, None);
+    pairs.row("peek of 200,000, redis XRANGE", None);
 }
 
 fn subscribe(place: &Place, thread: &Path, consumer: &str, filter: &str) {

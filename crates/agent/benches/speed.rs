@@ -1,7 +1,6 @@
 //! Measures the latency from a program's output to its event, the throughput, and how soon a run is
 //! interrupted: `cargo bench -p thread-agent`. The figures are those of this machine; none is a promise.
 
-use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use thread::{After, Queue};
 use thread_agent::install::{Install, install};
 use thread_agent::launcher;
-use thread_conversation::{Entry, Message, Priority};
+use thread_testkit::bench::{figure, quantile, sync_time, time};
 
 fn main() {
     match std::env::args().nth(1).as_deref() {
@@ -39,27 +38,23 @@ fn nanos() -> u128 {
 fn measure() {
     let root = tempfile::tempdir_in(".").expect("a folder");
     let sync = sync_time(root.path());
-    println!("one sync: {sync:?}");
+    figure("one sync", &time(sync), "", "");
     let own = std::env::current_exe().expect("own file").display().to_string();
 
     let talk = Talk::new(root.path().join("tick"), &[&own, "tick"]);
     talk.say("x", Priority::Next);
-    let mut late = talk.delays();
-    late.sort();
-    let of = |share: f64| late[((late.len() - 1) as f64 * share) as usize];
-    println!("from print to event: median {:?}, 90 % {:?}, worst {:?}", of(0.5), of(0.9), of(1.0));
-    println!("two syncs and a millisecond: {:?}", 2 * sync + Duration::from_millis(1));
+    let late = talk.delays();
+    let of = |share: f64| time(quantile(&late, share));
+    figure("from print to event: the median", &of(0.5), "", &format!("<= {}", time(2.0 * sync + 0.001)));
+    figure("  90 %, and the worst", &of(0.9), &of(1.0), "");
 
     let talk = Talk::new(root.path().join("stream"), &[&own, "stream"]);
     let began = Instant::now();
     talk.say("x", Priority::Next);
     let late = talk.delays();
-    let took = began.elapsed();
-    println!(
-        "10,000 tokens, 2,000 a second: all stored after {took:?}, in {} events, the last {:?} late",
-        late.len(),
-        late.last().copied().unwrap_or_default()
-    );
+    let took = began.elapsed().as_secs_f64();
+    figure("10,000 tokens, 2,000 a second: all stored after", &time(took), "", "");
+    figure("  in so many events, the last late by", &late.len().to_string(), &time(late[late.len() - 1]), "");
 
     for (what, script) in [
         ("listens", "read x; case $x in long) echo begun; sleep 1000 & wait;; esac"),
@@ -68,26 +63,11 @@ fn measure() {
             "trap '' INT TERM; read x; case $x in long) echo begun; while :; do sleep 1; done;; esac",
         ),
     ] {
-        let mut times: Vec<Duration> = (0..3)
-            .map(|n| talk_interrupted(&root.path().join(format!("{}{n}", what.len())), script))
+        let times: Vec<f64> = (0..3)
+            .map(|n| talk_interrupted(&root.path().join(format!("{}{n}", what.len())), script).as_secs_f64())
             .collect();
-        times.sort();
-        println!("`now` interrupts a program that {what}: median {:?}", times[1]);
+        figure(&format!("`now` interrupts a program that {what}"), &time(quantile(&times, 0.5)), "", "");
     }
-}
-
-fn sync_time(dir: &Path) -> Duration {
-    let mut file = File::create(dir.join("sync")).expect("a file");
-    let mut times: Vec<Duration> = (0..100)
-        .map(|_| {
-            file.write_all(&[0; 4096]).expect("a write");
-            let began = Instant::now();
-            file.sync_data().expect("a sync");
-            began.elapsed()
-        })
-        .collect();
-    times.sort();
-    times[50]
 }
 
 fn talk_interrupted(dir: &Path, script: &str) -> Duration {
@@ -120,13 +100,13 @@ impl Talk {
         thread::run::push(&mut queue, &launcher::launcher().expect("thread"), &event).expect("a push").id
     }
 
-    /// Returns how late each token was, measured from the last time in it, until there is an answer.
-    fn delays(&self) -> Vec<Duration> {
+    /// Returns by how many seconds each token was late, measured from the last time in it, until there is an answer.
+    fn delays(&self) -> Vec<f64> {
         let mut late = Vec::new();
         self.each(|entry| {
             if let Entry::Token { text, .. } = entry {
                 let told: u128 = text.lines().last().and_then(|line| line.parse().ok()).expect("a time");
-                late.push(Duration::from_nanos(nanos().saturating_sub(told) as u64));
+                late.push(nanos().saturating_sub(told) as f64 / 1e9);
             }
             matches!(entry, Entry::Answer { .. })
         });

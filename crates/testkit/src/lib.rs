@@ -6,6 +6,7 @@
 //!
 //! Its test target `summary` runs after all others and counts what they skipped.
 
+pub mod bench;
 pub mod clients;
 mod dice;
 mod files;

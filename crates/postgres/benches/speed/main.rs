@@ -5,11 +5,6 @@
 //! benchmarks whose names contain one of these words. For Procrastinate, `THREAD_BENCH_PYTHON` names a Python that has
 //! the packages `procrastinate` and `psycopg[binary,pool]`.
 
-#[allow(dead_code, reason = "a part of it is for the benchmarks of threads in directories")]
-#[path = "../../../../benches/ratios/measure.rs"]
-mod measure;
-mod server;
-
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
@@ -17,11 +12,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use measure::{Pairs, quantile, run, run_shell};
-use server::Server;
 use thread::model::location::Location;
 use thread::model::subscription::ConsumerId;
 use thread::{NewEvent, Queue};
+use thread_testkit::bench::{self, Pairs, Plan, figure, quantile, row, run, run_shell};
+use thread_testkit::postgres::{self, Options};
+use thread_testkit::wait_until;
 
 /// The time of an event, as a push stores it.
 const NOW: &str = r#"to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')"#;
@@ -32,25 +28,25 @@ const THREADS: u64 = 1000;
 /// Events of an hour in which one comes each second.
 const HOUR: usize = 3600;
 
+/// The default settings but for room for the log and an autovacuum that looks once a second. It syncs, unlike the server
+/// of the tests.
+const SETTINGS: [&str; 4] = ["fsync=on", "full_page_writes=on", "max_wal_size=8GB", "autovacuum_naptime=1s"];
+
 fn main() {
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
-    let Some(server) = Server::start() else {
-        println!("PostgreSQL is not installed");
+    let plan = Plan::from_args(env!("CARGO_BIN_EXE_thread-postgres"));
+    let Some(started) = postgres::Server::start_with(&Options { settings: &SETTINGS, ..Options::default() })
+    else {
         return;
     };
+    started.psql("CREATE DATABASE bench");
+    started.psql("CREATE ROLE other LOGIN");
+    let files = tempfile::Builder::new().prefix("thread-bench").tempdir().unwrap();
+    let server = Server { files: files.path().to_owned(), program: plan.program.clone(), started };
     // Before there is any other thread.
     // SAFETY: nobody reads the environment meanwhile.
-    unsafe { std::env::set_var("XDG_STATE_HOME", server.dir.join("state")) };
+    unsafe { std::env::set_var("XDG_STATE_HOME", server.files.join("state")) };
     thread::queue::locations::add(thread_postgres::SCHEME);
-    println!(
-        "{}, {}\n",
-        server.sql("SHOW server_version"),
-        fs::read_to_string("/proc/loadavg").unwrap().trim()
-    );
-    println!(
-        "{:<58} {:>10} {:>10} {:>6} {:>13} {:>8}",
-        "work", "ours", "theirs", "ratio", "quartiles", "goal"
-    );
+    plan.head(&format!("PostgreSQL {}", server.sql("SHOW server_version")));
     type Work = fn(&Server);
     let all: [(&str, Work); 6] = [
         ("push", push),
@@ -61,25 +57,23 @@ fn main() {
         ("flat", flat),
     ];
     for (name, work) in all {
-        if words.is_empty() || words.iter().any(|word| name.contains(word.as_str())) {
+        if plan.wants(name) {
             work(&server);
         }
     }
     println!("\nload at the end: {}", fs::read_to_string("/proc/loadavg").unwrap().trim());
 }
 
-fn row(work: &str, ours: String, theirs: String, ratio: [f64; 3], goal: &str) {
-    let [low, ratio, high] = ratio;
-    let quartiles = format!("{low:.2}..{high:.2}");
-    println!("{work:<58} {ours:>10} {theirs:>10} {ratio:>6.2} {quartiles:>13} {goal:>8}");
-}
-
-fn figure(work: &str, ours: String, theirs: String, goal: &str) {
-    println!("{work:<58} {ours:>10} {theirs:>10} {:>6} {:>13} {goal:>8}", "", "");
-}
-
 fn milliseconds(seconds: f64) -> String {
     format!("{:.1} ms", seconds * 1e3)
+}
+
+/// The server with a database `bench`, and the program to measure.
+struct Server {
+    started: postgres::Server,
+    program: PathBuf,
+    /// A folder for files.
+    files: PathBuf,
 }
 
 fn content() -> String {
@@ -87,10 +81,20 @@ fn content() -> String {
 }
 
 impl Server {
+    fn psql(&self) -> Command {
+        self.started.client("bench")
+    }
+
+    fn sql(&self, sql: &str) -> String {
+        let output = self.psql().args(["-c", sql]).output().unwrap();
+        assert!(output.status.success(), "{sql}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+    }
+
     /// A new thread, in the schema `thread` that all of them share.
     fn thread(&self, name: &str) -> String {
-        let location =
-            format!("postgres:///bench?host={}&port={}&user=postgres#{name}", self.dir.display(), self.port);
+        let (dir, port) = (self.started.dir.display(), self.started.port);
+        let location = format!("postgres:///bench?host={dir}&port={port}&user=postgres#{name}");
         (thread_postgres::SCHEME.init)(&Location::from(&location)).unwrap();
         location
     }
@@ -101,9 +105,9 @@ impl Server {
 
     /// The command line, on a machine of its own.
     fn command(&self, location: &str, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_thread-postgres"));
-        command.args(args).env("THREAD_DIR", location).env("XDG_STATE_HOME", self.dir.join("machine"));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).current_dir(&self.dir);
+        let mut command = Command::new(&self.program);
+        command.args(args).env("THREAD_DIR", location).env("XDG_STATE_HOME", self.files.join("machine"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).current_dir(&self.files);
         command
     }
 
@@ -148,14 +152,6 @@ impl Drop for Worker {
     }
 }
 
-fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(120);
-    while !condition() {
-        assert!(Instant::now() < end, "timed out waiting for {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 /// One event, by a process of its own: against one by psql, with the same counter row, in one statement.
 fn push(server: &Server) {
     let (location, _) = (server.thread("push"), server.thread("psql"));
@@ -172,16 +168,14 @@ fn push(server: &Server) {
         || run(&mut server.command(&location, &["push", "--content", &text])).wall,
         || run(server.psql().args(["-c", &sql])).wall,
     );
-    let (ours, theirs) = pairs.medians();
-    let work = "push, against psql -c INSERT with a counter row";
-    row(work, milliseconds(ours), milliseconds(theirs), pairs.ratio(), "<= 1.20");
+    pairs.row("push, against psql -c INSERT with a counter row", Some(1.2));
 }
 
 /// A batch from a file: against psql's \copy of the same rows.
 fn copy(server: &Server) {
     const LINES: usize = 200_000;
-    let lines = server.dir.join("lines");
-    let rows = server.dir.join("rows");
+    let lines = server.files.join("lines");
+    let rows = server.files.join("rows");
     let line = format!("{{\"source\":\"self\",\"type\":\"message\",\"content\":\"{}\"}}\n", content());
     fs::write(&lines, line.repeat(LINES)).unwrap();
     let mut n = 0;
@@ -209,15 +203,12 @@ fn copy(server: &Server) {
              from '{}'\nCOMMIT;\n",
             rows.display()
         );
-        let path = server.dir.join("copy.sql");
+        let path = server.files.join("copy.sql");
         fs::write(&path, script).unwrap();
         theirs.push(run(server.psql().arg("-f").arg(&path)).wall);
         server.sql("TRUNCATE thread.events");
     }
-    let pairs = Pairs::of(ours, theirs);
-    let (ours, theirs) = pairs.medians();
-    let work = "push --batch of 200,000 without keys, against \\copy";
-    row(work, format!("{ours:.2} s"), format!("{theirs:.2} s"), pairs.ratio(), "<= 1.20");
+    Pairs::of(ours, theirs).row("push --batch of 200,000 without keys, against \\copy", Some(1.2));
 }
 
 /// Many pushers that open a thread, push and close it again, through connections that they keep: against pgbench, which
@@ -240,13 +231,13 @@ BEGIN \; SET LOCAL synchronous_commit = off \; NOTIFY bench_notices, 'emany' \; 
         // pgbench takes what stands behind a colon for a variable.
         NOW_ = "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24 MI SS.MS')",
     );
-    let path = server.dir.join("script.sql");
+    let path = server.files.join("script.sql");
     fs::write(&path, script).unwrap();
     let theirs = || -> f64 {
-        let mut pgbench = Command::new(server.bin.join("pgbench"));
+        let mut pgbench = Command::new(server.started.bin.join("pgbench"));
         pgbench.args(["-n", "-M", "simple", "-U", "postgres", "-c", &PUSHERS.to_string(), "-j", "2"]);
-        pgbench.args(["-T", &TIME.as_secs().to_string(), "-p", &server.port.to_string(), "-h"]);
-        let output = pgbench.arg(&server.dir).arg("-f").arg(&path).arg("bench").output().unwrap();
+        pgbench.args(["-T", &TIME.as_secs().to_string(), "-p", &server.started.port.to_string(), "-h"]);
+        let output = pgbench.arg(&server.started.dir).arg("-f").arg(&path).arg("bench").output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let tps = said.lines().find_map(|line| line.strip_prefix("tps = ")).unwrap();
@@ -284,10 +275,9 @@ BEGIN \; SET LOCAL synchronous_commit = off \; NOTIFY bench_notices, 'emany' \; 
         rates.push(ours());
         others.push(theirs());
     }
-    let ratios: Vec<f64> = rates.iter().zip(&others).map(|(ours, theirs)| ours / theirs).collect();
-    let ratio = [0.25, 0.5, 0.75].map(|part| quantile(&ratios, part));
     let rate = |rates: &[f64]| format!("{:.0} /s", quantile(rates, 0.5));
-    row("32 pushers on 1,000 threads, against pgbench", rate(&rates), rate(&others), ratio, ">= 0.85");
+    let ratio = bench::ratio(&rates, &others);
+    row("32 pushers on 1,000 threads, against pgbench", &rate(&rates), &rate(&others), ratio, ">= 0.85");
 }
 
 /// From the beginning of a push, on a connection that is there, to the first act of its handler, which a worker on
@@ -298,7 +288,7 @@ fn latency(server: &Server) {
     let handler = "date +%s%N >acted.new; mv acted.new acted";
     run(&mut server.command(&location, &["subscribe", "bot", handler, "--deliver", "stdin"]));
     let _worker = server.worker(&location);
-    let acted = server.dir.join("acted");
+    let acted = server.files.join("acted");
     let number = server.number_of("latency");
     let mut times = Vec::new();
     let event = NewEvent::new("self", "message", None, "x").unwrap();
@@ -320,8 +310,8 @@ fn latency(server: &Server) {
         }
     }
     let [low, median, high] = [0.25, 0.5, 0.75].map(|part| milliseconds(quantile(&times, part)));
-    figure("push to the first act of its handler, which is `date`", median, String::new(), "<= 20 ms");
-    figure("  quartiles", low, high, "");
+    figure("push to the first act of its handler, which is `date`", &median, "", "<= 20 ms");
+    figure("  quartiles", &low, &high, "");
 }
 
 /// End to end: an hour's worth of events, each pushed alone, and then handled, here and by Procrastinate.
@@ -375,21 +365,21 @@ fn neighbour(server: &Server) {
         theirs(name).map_or_else(|| "-".to_owned(), |value| format!("{value:.0}{unit}"))
     };
     println!("Procrastinate 3, its handlers functions in the worker's process; ours are shell commands:");
-    figure("  events pushed a second, one after another", format!("{pushed:.0}"), other("pushed", ""), "");
+    figure("  events pushed a second, one after another", &format!("{pushed:.0}"), &other("pushed", ""), "");
     figure(
         "  events handled a second, by a worker that starts",
-        format!("{handled:.0}"),
-        other("handled", ""),
+        &format!("{handled:.0}"),
+        &other("handled", ""),
         "",
     );
-    figure("  the same with one event for each run", format!("{alone:.0}"), String::new(), "");
+    figure("  the same with one event for each run", &format!("{alone:.0}"), "", "");
     let more = format!("{} - {}", milliseconds(each), milliseconds(shell));
-    figure("  such a run, less its shell alone", more, String::new(), "6 ms");
+    figure("  such a run, less its shell alone", &more, "", "6 ms");
     let act = theirs("latency").map_or_else(|| "-".to_owned(), milliseconds);
-    figure("  push to the handler's act", "above".to_owned(), act, "");
-    figure("  bytes of WAL for each event", format!("{wal:.0}"), other("wal", ""), "");
+    figure("  push to the handler's act", "above", &act, "");
+    figure("  bytes of WAL for each event", &format!("{wal:.0}"), &other("wal", ""), "");
     let hour = "  dead rows after 3,600 events, without autovacuum";
-    figure(hour, dead.to_string(), other("dead", ""), "");
+    figure(hour, &dead.to_string(), &other("dead", ""), "");
     server.sql("ALTER SYSTEM RESET autovacuum");
     server.sql("SELECT pg_reload_conf()");
 }
@@ -401,7 +391,8 @@ fn procrastinate(server: &Server) -> Option<serde_json::Value> {
     server.sql(
         "CREATE SCHEMA other; ALTER ROLE other SET search_path = other; GRANT ALL ON SCHEMA other TO other",
     );
-    let connection = format!("host={} port={} user=other dbname=bench", server.dir.display(), server.port);
+    let connection =
+        format!("host={} port={} user=other dbname=bench", server.started.dir.display(), server.started.port);
     let before = server.wal();
     let output = Command::new(python).arg(script).arg(connection).arg(HOUR.to_string()).output().ok()?;
     if !output.status.success() {
@@ -420,7 +411,7 @@ fn flat(server: &Server) {
     const ROUND: usize = 20_000;
     let location = server.thread("flat");
     server.sql("TRUNCATE thread.events");
-    let lines = server.dir.join("round");
+    let lines = server.files.join("round");
     let line = format!("{{\"source\":\"self\",\"type\":\"message\",\"content\":\"{}\"}}\n", content());
     fs::write(&lines, line.repeat(ROUND)).unwrap();
     run(&mut server.command(&location, &["subscribe", "bot", "cat >/dev/null", "--deliver", "stdin"]));
@@ -442,5 +433,5 @@ fn flat(server: &Server) {
     }
     let work = "MB of all tables after 3 and 10 rounds of 20,000 events";
     let (third, tenth) = (sizes[2], sizes[9]);
-    figure(work, format!("{tenth:.1}"), format!("{third:.1}"), "flat");
+    figure(work, &format!("{tenth:.1}"), &format!("{third:.1}"), "flat");
 }

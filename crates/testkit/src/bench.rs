@@ -1,13 +1,102 @@
-//! Timing whole processes, alternating between two kinds of work.
+//! Benchmarks: what the command line selects, work of ours and of others measured in turns, and the table that shows it.
 
 use std::ffi::CStr;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
+
+/// Which benchmarks to run, and how thoroughly: `cargo bench -- [--full] [--program PATH] [WORD]…`.
+pub struct Plan {
+    /// The program to measure.
+    pub program: PathBuf,
+    pub full: bool,
+    only: Vec<String>,
+}
+
+impl Plan {
+    /// What the arguments of this process say. `program` is measured unless they name another build.
+    ///
+    /// # Panics
+    ///
+    /// If the program is not there.
+    pub fn from_args(program: &str) -> Plan {
+        let mut plan = Plan { program: program.into(), full: false, only: Vec::new() };
+        let mut args = std::env::args().skip(1);
+        while let Some(arg) = args.next() {
+            match arg.as_str() {
+                // Passed by `cargo bench` itself.
+                "--bench" => {}
+                "--full" => plan.full = true,
+                "--program" => plan.program = args.next().expect("--program needs a path").into(),
+                _ => plan.only.push(arg),
+            }
+        }
+        plan.program = plan.program.canonicalize().expect("the program to measure is there");
+        plan
+    }
+
+    /// Whether this benchmark is selected: its name contains one of the words, or there are none.
+    pub fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|word| name.contains(word.as_str()))
+    }
+
+    /// Returns the value for the quick or the full run.
+    pub fn pick<N>(&self, quick: N, full: N) -> N {
+        if self.full { full } else { quick }
+    }
+
+    /// Prints what is measured, on what, and the head of the table.
+    pub fn head(&self, what: &str) {
+        let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+        let info = read("/proc/cpuinfo");
+        let field = info.lines().find(|line| line.starts_with("model name"));
+        let name = field.and_then(|line| line.split_once(": ")).map_or("a processor", |(_, name)| name);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let (system, load) = (std::env::consts::OS, read("/proc/loadavg"));
+        println!("{what} on {cores} cores of {name}, {system}, load {}\n", load.trim());
+        line("work, against", "ours", "theirs", ["ratio", "quartiles"], "goal");
+    }
+}
+
+fn line(work: &str, ours: &str, theirs: &str, [ratio, quartiles]: [&str; 2], goal: &str) {
+    println!("{work:<58} {ours:>10} {theirs:>10} {ratio:>6} {quartiles:>13} {goal:>8}");
+}
+
+/// Prints one line of the table, with the quartiles of a ratio.
+pub fn row(work: &str, ours: &str, theirs: &str, [low, ratio, high]: [f64; 3], goal: &str) {
+    line(work, ours, theirs, [&format!("{ratio:.2}"), &format!("{low:.2}..{high:.2}")], goal);
+}
+
+/// Prints a figure that is not a ratio, and perhaps that of another program.
+pub fn figure(work: &str, ours: &str, theirs: &str, goal: &str) {
+    line(work, ours, theirs, ["", ""], goal);
+}
+
+/// A time as the table shows it.
+pub fn time(seconds: f64) -> String {
+    if seconds < 1.0 { format!("{:.2} ms", seconds * 1000.0) } else { format!("{seconds:.2} s") }
+}
+
+/// The median time that a sync of 4 kB takes in this directory.
+///
+/// # Panics
+///
+/// If nothing can be written there.
+pub fn sync_time(dir: &Path) -> f64 {
+    let mut file = File::create(dir.join("sync")).expect("a file");
+    let sync = |_| {
+        file.write_all(&[0; 4096]).expect("a write");
+        let began = Instant::now();
+        file.sync_data().expect("a sync");
+        began.elapsed().as_secs_f64()
+    };
+    quantile(&(0..100).map(sync).collect::<Vec<_>>(), 0.5)
+}
 
 /// Time and memory of one run of a process.
 #[derive(Debug, Clone, Copy)]
@@ -108,11 +197,23 @@ impl Pairs {
         (quantile(&self.ours, 0.5), quantile(&self.theirs, 0.5))
     }
 
+    /// Prints these times as a line of the table. `goal` is the largest acceptable ratio.
+    pub fn row(&self, work: &str, goal: Option<f64>) {
+        let (ours, theirs) = self.medians();
+        let goal = goal.map_or(String::new(), |goal| format!("<= {goal:.2}"));
+        row(work, &time(ours), &time(theirs), self.ratio(), &goal);
+    }
+
     /// The ratio of each pair: lower quartile, median, upper quartile.
     pub fn ratio(&self) -> [f64; 3] {
-        let ratios: Vec<f64> = self.ours.iter().zip(&self.theirs).map(|(a, b)| a / b).collect();
-        [0.25, 0.5, 0.75].map(|part| quantile(&ratios, part))
+        ratio(&self.ours, &self.theirs)
     }
+}
+
+/// The ratio of each pair: lower quartile, median, upper quartile.
+pub fn ratio(ours: &[f64], theirs: &[f64]) -> [f64; 3] {
+    let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| a / b).collect();
+    [0.25, 0.5, 0.75].map(|part| quantile(&ratios, part))
 }
 
 /// The quantile `part`, 0 to 1, of `values`, which must not be empty.
