@@ -34,8 +34,8 @@ pub struct World {
     root: TempDir,
     /// Where the thread is, if it is not in the directory `inbox`.
     pub(crate) location: Option<String>,
-    /// What comes on `PATH` after `bin`, if anything.
-    system_path: Option<OsString>,
+    /// `PATH`.
+    path: OsString,
 }
 
 impl World {
@@ -52,7 +52,8 @@ impl World {
     /// An empty world in the folder `location`.
     pub fn named_in(location: &Path, name: &str) -> World {
         let root = tempfile::Builder::new().prefix(name).tempdir_in(location).unwrap();
-        let world = World { root, location: None, system_path: None };
+        let path = root.path().join("bin").into();
+        let world = World { root, location: None, path };
         fs::create_dir(world.bin()).unwrap();
         symlink(program("thread"), world.bin().join("thread")).unwrap();
         for tool in TOOLS {
@@ -63,12 +64,12 @@ impl World {
         world
     }
 
-    /// The same world, whose `PATH` also has the programs of the workspace and those of the machine.
+    /// The same world, whose `PATH` has the programs of the workspace, then `bin`, then what the machine has.
     pub fn with_system_path(mut self) -> World {
         let programs = program("thread-agent").parent().unwrap().to_owned();
         let own = std::env::var_os("PATH").unwrap_or_default();
-        let folders = std::iter::once(programs).chain(std::env::split_paths(&own));
-        self.system_path = Some(std::env::join_paths(folders).unwrap());
+        let folders = [programs, self.bin()].into_iter().chain(std::env::split_paths(&own));
+        self.path = std::env::join_paths(folders).unwrap();
         self
     }
 
@@ -142,13 +143,8 @@ impl World {
 
     /// A program, by its path or by its name on the world's `PATH`, in the world's folder.
     pub fn run(&self, program: impl AsRef<OsStr>) -> Run {
-        let mut path = OsString::from(self.bin());
-        if let Some(more) = &self.system_path {
-            path.push(":");
-            path.push(more);
-        }
         let mut command = Command::new(program);
-        command.env_clear().env("PATH", path).env("HOME", self.root()).env("TMPDIR", self.root());
+        command.env_clear().env("PATH", &self.path).env("HOME", self.root()).env("TMPDIR", self.root());
         command.env("LC_ALL", "C.UTF-8").current_dir(self.root());
         reset_signals(&mut command);
         Run::new(command, self.root())

@@ -27,7 +27,6 @@ fn install_subscribes_the_adapter() {
 #[test]
 fn cron_starts_the_agent_with_the_path_of_the_installation() {
     let talk = Talk::new();
-    std::fs::create_dir(talk.path("bin")).unwrap();
     let agent = talk.write("bin/my-agent", "#!/bin/sh\nprintf 'mine: '; cat\n");
     talk.sh(&format!("chmod 755 '{agent}'")).ok();
     talk.sh("PATH=$PWD/bin:$PATH thread agent install -- my-agent").ok();
@@ -44,7 +43,6 @@ fn cron_starts_the_agent_with_the_path_of_the_installation() {
 
 /// Puts a program into a folder that is on the `PATH` of [`Talk::sh`].
 fn on_path(talk: &Talk, name: &str, script: &str) {
-    std::fs::create_dir_all(talk.path("bin")).unwrap();
     let path = talk.write(&format!("bin/{name}"), script);
     talk.sh(&format!("chmod 755 '{path}'")).ok();
 }

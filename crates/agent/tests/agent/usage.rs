@@ -37,7 +37,6 @@ fn the_examples_of_the_readme_run() {
     }
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
     let talk = Talk::new();
-    std::fs::create_dir(talk.path("bin")).unwrap();
     std::fs::create_dir(talk.path("work")).unwrap();
     for (name, script) in [("npx", ACP), ("claude", EXEC), ("ollama", EXEC)] {
         let path = talk.write(&format!("bin/{name}"), script);
@@ -67,7 +66,7 @@ fn crontab(talk: &Talk) -> (String, String) {
     let lines = blocks(&page, "text").into_iter().find(|block| block.contains("\n*/15")).unwrap();
     let thread = talk.sh("command -v thread").ok();
     // Crontabs quote nothing, and the folder of the programs may have a blank in its name.
-    let bin = talk.path("bin");
+    let bin = talk.path("programs");
     std::os::unix::fs::symlink(std::path::Path::new(thread.trim()).parent().unwrap(), &bin).unwrap();
     let bin = bin.display().to_string();
     (lines.replace("/home/ada/.cargo/bin", &bin), bin)
