@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use thread::{After, Queue};
 use thread_agent::install::{Install, install};
 use thread_agent::launcher;
+use thread_conversation::{Entry, Message, Priority};
 use thread_testkit::bench::{figure, quantile, sync_time, time};
 
 fn main() {

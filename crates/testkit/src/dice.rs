@@ -5,6 +5,12 @@
 #[derive(Debug)]
 pub struct Dice(u64);
 
+impl Default for Dice {
+    fn default() -> Dice {
+        Dice::new()
+    }
+}
+
 impl Dice {
     pub fn new() -> Dice {
         let seed = std::env::var("THREAD_SEED").ok().and_then(|seed| seed.parse().ok());

@@ -38,6 +38,12 @@ pub struct World {
     path: OsString,
 }
 
+impl Default for World {
+    fn default() -> World {
+        World::new()
+    }
+}
+
 impl World {
     /// An empty world.
     pub fn new() -> World {
