@@ -68,7 +68,12 @@ fn an_acp_agent_gets_files_that_it_supports_or_links() {
         let blocks = prompt["params"]["prompt"].as_array().unwrap();
         assert_eq!(blocks.len(), 2, "{blocks:?}");
         assert_eq!((&blocks[0]["text"], &blocks[1]["type"]), (&"what is this?".into(), &kind.into()));
-        assert_eq!(blocks[1]["uri"], format!("file://{}", file.display().to_string().replace(' ', "%20")));
+        let encoded = |byte: u8| match byte {
+            _ if byte.is_ascii_alphanumeric() || b"/-_.~".contains(&byte) => char::from(byte).to_string(),
+            _ => format!("%{byte:02X}"),
+        };
+        let path: String = file.to_str().unwrap().bytes().map(encoded).collect();
+        assert_eq!(blocks[1]["uri"], format!("file://{path}"));
         assert!(!got.contains("passwd"), "{got}");
     }
 }
