@@ -107,7 +107,7 @@ impl Adapter {
         if let Some(event) = &event {
             event.row().write_json(&mut json);
         }
-        let message = match event.as_ref().map(|event| Entry::of(event)) {
+        let message = match event.as_ref().map(Entry::of) {
             Some(Entry::Message(message)) => message,
             _ => Message::default(),
         };

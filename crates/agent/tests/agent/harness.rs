@@ -207,7 +207,7 @@ impl Talk {
 
     /// The logs, for the message of a failed test.
     pub fn log(&self) -> String {
-        let log = |file: &str| self.read(&format!("{}/logs/{file}", self.name));
+        let log = |file: &str| self.read(format!("{}/logs/{file}", self.name));
         format!("{}\n{}", log("thread.log"), log("handlers/agent.log"))
     }
 
