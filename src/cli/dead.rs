@@ -14,8 +14,8 @@ use crate::queue::Queue;
 /// List, retry or discard events that a handler kept failing on
 ///
 /// When a consumer with --deliver stdin has failed on one event --max-attempts times, the event becomes a
-/// dead letter and the consumer moves on. `retry` delivers it once more, alone, before new events: exit 0
-/// removes the dead letter, anything else keeps it. The cursor is not moved.
+/// dead letter and the consumer moves on. `retry` marks it for one more delivery, alone and before new events, and
+/// returns at once: exit 0 of the handler removes the dead letter, anything else keeps it. The cursor is not moved.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

@@ -39,8 +39,9 @@ use crate::run::control::notify_supervisors;
 /// A run that does not move the cursor has failed, and is tried again after the waits of --backoff. After
 /// --max-attempts such runs the consumer stalls until a new event comes; with --deliver stdin, the event
 /// that failed becomes a dead letter instead (see `thread dead`). By default one bad event holds up those
-/// after it for 2 m 36 s. A handler on stdin that ends with exit 65 says that the event is bad: it becomes a
-/// dead letter at once, and holds up nothing.
+/// after it for 2 m 36 s. A handler on stdin that ends with exit 65 reports that the event is bad: it becomes
+/// a dead letter at once, and holds up nothing. A handler that cannot be run (exit 126 or 127) stalls the
+/// consumer at once.
 ///
 /// A handler whose own events match its filter starts itself again and again. Filter them out: --filter
 /// "type = 'message' AND metadata ->> 'reply_to' IS NULL" matches messages that are not answers.
@@ -71,6 +72,9 @@ pub struct Subscribe {
     #[arg(long, value_name = "HOW", value_parser = deliver(), hide_possible_values = true)]
     deliver: Option<Deliver>,
     /// Most events per run with --deliver stdin (a batch also ends at 1 MiB) [default: 100]
+    ///
+    /// Exit 0 acknowledges all of them, read or not. After a failure they are delivered one at a time, so those that
+    /// were already done come twice.
     #[arg(long, value_name = "N", value_parser = limit, allow_negative_numbers = true)]
     batch_size: Option<u64>,
     /// Runs without progress before giving up [default: 5]
