@@ -143,6 +143,16 @@ impl Attempt {
         !self.asked.is_empty() || !self.client_calls.is_empty()
     }
 
+    /// Removes the requests for permission that got no answer in time. Until then the program had to be silent, so only
+    /// from now on does that count.
+    pub fn take_overdue(&mut self, now: Instant) -> Vec<Asked> {
+        let overdue: Vec<Asked> = self.asked.extract_if(.., |asked| asked.until <= now).collect();
+        if !overdue.is_empty() {
+            self.last_output = now;
+        }
+        overdue
+    }
+
     pub fn new(run: Run, events_before: u64) -> Attempt {
         let now = Instant::now();
         Attempt {
@@ -201,5 +211,29 @@ impl Ending {
             Stage::Terminated => Some(self.since + KILL_AFTER),
             Stage::Killed => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_not_quiet_for_the_time_in_which_nobody_answered_it() {
+        let run = Run { run_id: "r".into(), reply_to: 1, attempt: 1, is_own: false };
+        let mut attempt = Attempt::new(run, 0);
+        let (began, minute) = (attempt.last_output, Duration::from_secs(60));
+        let asked = |id: &str, minutes| Asked {
+            request_id: id.into(),
+            program_id: id.into(),
+            choices: Vec::new(),
+            until: began + minutes * minute,
+        };
+        attempt.asked = vec![asked("a", 5), asked("b", 7)];
+        assert!(attempt.take_overdue(began + 4 * minute).is_empty());
+        assert_eq!(attempt.last_output, began);
+        assert_eq!(attempt.take_overdue(began + 6 * minute).len(), 1);
+        assert_eq!(attempt.last_output, began + 6 * minute);
+        assert!(attempt.waits_for_somebody());
     }
 }

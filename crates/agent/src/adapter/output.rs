@@ -279,9 +279,7 @@ impl Adapter {
     /// Rejects requests that were not answered in time.
     pub(super) fn reject_overdue(&mut self) {
         let Some(attempt) = &mut self.attempt else { return };
-        let now = Instant::now();
-        let overdue: Vec<Asked> = attempt.asked.extract_if(.., |asked| asked.until <= now).collect();
-        for asked in overdue {
+        for asked in attempt.take_overdue(Instant::now()) {
             let reject = asked.choices.iter().find(|choice| choice.is_rejection());
             self.permit(&asked.program_id, reject.map(|choice| choice.id.as_str()));
         }
