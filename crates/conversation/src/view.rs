@@ -136,7 +136,7 @@ impl Streamed {
     }
 }
 
-/// A run: see the [module](self).
+/// What has happened in a run.
 #[derive(Debug)]
 pub struct RunView {
     subject: i64,

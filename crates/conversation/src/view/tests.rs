@@ -117,7 +117,11 @@ fn the_state_of_a_failed_attempt_is_undone() {
     let (mut view, _) = fold(&[message(), run(1).started(), state, client]);
     assert_eq!(view.state, json!({ "n": 2 }));
     assert_eq!(view.patch(|_| Err("no")), Err("no"));
-    assert_eq!(view.patch(|state| Ok::<_, ()>(*state = json!(3))), Ok(()));
+    let set = |state: &mut Value| {
+        *state = json!(3);
+        Ok::<_, ()>(())
+    };
+    assert_eq!(view.patch(set), Ok(()));
     assert_eq!(view.state, 3);
 }
 
