@@ -27,6 +27,33 @@
 //! so there can be only one, whichever process writes it. An event that looks like an ending but is not the
 //! one stored under that key ends nothing: [`is_ending`] tells.
 
+/// An enum of words.
+macro_rules! words {
+    ($(#[$about:meta])* pub enum $name:ident { $($(#[$meaning:meta])* $variant:ident = $word:literal,)+ }) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $name {
+            $($(#[$meaning])* $variant,)+
+        }
+
+        impl $name {
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $($name::$variant => $word,)+
+                }
+            }
+
+            /// `None` if it is another word.
+            pub fn of(word: &str) -> Option<$name> {
+                match word {
+                    $($word => Some($name::$variant),)+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
 pub mod keys;
 mod message;
 mod metadata;
@@ -75,32 +102,15 @@ pub fn run_id_of(event_id: i64) -> String {
 /// How long a call of one of a client's tools waits for its result.
 pub const CLIENT_TOOL_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
-/// What the agent is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Status {
-    /// It will begin when fewer agents are at work.
-    Waiting,
-    Thinking,
-    ExecutingTool,
-    Streaming,
-    Done,
-}
-
-impl Status {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Status::Waiting => "waiting",
-            Status::Thinking => "thinking",
-            Status::ExecutingTool => "executing_tool",
-            Status::Streaming => "streaming",
-            Status::Done => "done",
-        }
-    }
-
-    pub fn of(word: &str) -> Option<Status> {
-        [Status::Waiting, Status::Thinking, Status::ExecutingTool, Status::Streaming, Status::Done]
-            .into_iter()
-            .find(|status| status.as_str() == word)
+words! {
+    /// What the agent is doing.
+    pub enum Status {
+        /// It will begin when fewer agents are at work.
+        Waiting = "waiting",
+        Thinking = "thinking",
+        ExecutingTool = "executing_tool",
+        Streaming = "streaming",
+        Done = "done",
     }
 }
 

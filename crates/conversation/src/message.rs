@@ -8,34 +8,18 @@ use thread::{Event, NewEvent};
 use crate::metadata::{flag, is_default, object_of, run_id, text};
 use crate::with_metadata;
 
-/// When a message is processed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Priority {
-    /// At once: it interrupts the current run.
-    Now,
-    /// After the current run, in the order of ids. Any unknown word means this.
-    #[default]
-    Next,
-    /// Only when nothing else is pending.
-    Later,
-}
-
-impl Priority {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Priority::Now => "now",
-            Priority::Next => "next",
-            Priority::Later => "later",
-        }
-    }
-
-    pub fn of(word: &str) -> Priority {
-        match word {
-            "now" => Priority::Now,
-            "later" => Priority::Later,
-            _ => Priority::Next,
-        }
+words! {
+    /// When a message is processed.
+    #[derive(PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Priority {
+        /// At once: it interrupts the current run.
+        Now = "now",
+        /// After the current run, in the order of ids. Any unknown word means this.
+        #[default]
+        Next = "next",
+        /// Only when nothing else is pending.
+        Later = "later",
     }
 }
 

@@ -197,20 +197,12 @@ pub struct Ending<'e> {
     pub partial: Option<&'e str>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    Answered,
-    Failed,
-    Cancelled,
-}
-
-impl Outcome {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Outcome::Answered => "answered",
-            Outcome::Failed => "failed",
-            Outcome::Cancelled => "cancelled",
-        }
+words! {
+    /// How a run ends.
+    pub enum Outcome {
+        Answered = "answered",
+        Failed = "failed",
+        Cancelled = "cancelled",
     }
 }
 

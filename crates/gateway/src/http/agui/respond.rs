@@ -83,13 +83,19 @@ fn answer_requests(
     runs: &Runs,
     answers: &[Resume],
 ) -> Result<i64> {
-    let requests = if answers.is_empty() { Vec::new() } else { requests(queue)? };
+    let requests = match answers.is_empty() {
+        true => Vec::new(),
+        false => newest(queue, "permission", i64::MAX, SEARCHED)?,
+    };
     let (mut shown, mut decisions) = (0, Vec::new());
     for answer in answers {
-        let asked = requests.iter().find(|(_, asked)| asked.request_id == answer.interrupt_id);
+        let found = requests.iter().find_map(|record| match &record.entry {
+            Entry::Permission(asked) if asked.request_id == answer.interrupt_id => Some((record.id(), asked)),
+            _ => None,
+        });
         let unknown = || RequestError::UnknownPermission(answer.interrupt_id.clone());
-        let (event_id, asked) = asked.ok_or_else(unknown)?;
-        shown = shown.max(*event_id);
+        let (event_id, asked) = found.ok_or_else(unknown)?;
+        shown = shown.max(event_id);
         decisions.extend(decide(runs, asked, answer)?);
     }
     for decision in decisions {
@@ -209,16 +215,6 @@ fn newest(queue: &mut Queue, subtype: &str, upto: i64, most: usize) -> Result<Ve
         events.extend(crate::session::history::event(queue, id)?.map(|stored| stored.record));
     }
     Ok(events)
-}
-
-/// The newest requests for permission with their events, the newest first.
-fn requests(queue: &mut Queue) -> Result<Vec<(i64, Permission)>> {
-    let events = newest(queue, "permission", i64::MAX, SEARCHED)?;
-    let requests = events.into_iter().filter_map(|record| match record.entry {
-        Entry::Permission(asked) => Some((record.event.id, asked)),
-        _ => None,
-    });
-    Ok(requests.collect())
 }
 
 /// What an answer to a request for permission does.
