@@ -9,7 +9,6 @@ pub mod delivery;
 mod init;
 pub mod locations;
 mod push;
-mod seek;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -23,6 +22,7 @@ use crate::files::{COMMIT, Files, HANDLER_LOGS};
 use crate::model::event::{CappedRow, Event, Row};
 use crate::model::filter::Filter;
 use crate::model::location::Location;
+use crate::model::position::Position;
 use crate::model::run::{Run, Span};
 use crate::model::subscription::{ConsumerId, NewSubscription, Subscription};
 use crate::model::time::{self, Time};
@@ -392,6 +392,28 @@ impl Queue {
     /// [`Error::UnknownConsumer`].
     pub fn acknowledge(&mut self, consumer: &ConsumerId, id: i64) -> Result<Moved> {
         self.store.move_cursor(consumer, id, Move::Acknowledge)
+    }
+
+    /// Moves a cursor, backwards too. [`wake_consumer`](crate::run::wake::wake_consumer) has to follow. Also returns the
+    /// id that was asked for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownConsumer`].
+    pub fn seek(&mut self, consumer: &ConsumerId, to: Position) -> Result<(Moved, i64)> {
+        let id = self.id_at(to)?;
+        let moved = self.store.move_cursor(consumer, id, Move::Seek)?;
+        log!(self, Info, "seek: consumer={consumer} last_acked_id={}", moved.position());
+        Ok((moved, id))
+    }
+
+    /// The id after which a position is.
+    pub(crate) fn id_at(&mut self, position: Position) -> Result<i64> {
+        match position {
+            Position::Latest => self.store.newest(),
+            Position::Event(id) => Ok(id),
+            Position::Time(time) => self.last_before(time),
+        }
     }
 
     /// Looks for the oldest pending event of a consumer, and logs the events its filter failed on.
