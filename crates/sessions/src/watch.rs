@@ -4,7 +4,7 @@
 //! followed sessions, since a user may have few instances and many watches. A commit by another program does
 //! not touch the file; it shows in the WAL, which is polled once a second.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -103,14 +103,16 @@ impl SessionWatch {
 async fn pass_on(watcher: Arc<ChangeWatcher>, notices: AsyncFd<OwnedFd>) {
     while let Ok(mut ready) = notices.readable().await {
         let watches = watcher.watches();
-        let taken = watches.watcher.take();
+        let mut touched = HashSet::new();
+        for notice in watches.watcher.take() {
+            match notice {
+                Notice::Touched(descriptor) | Notice::Gone(descriptor) => drop(touched.insert(descriptor)),
+                Notice::Overflow => touched.extend(watches.followers.keys().copied()),
+            }
+        }
         ready.clear_ready();
-        let all = taken.contains(&Notice::Overflow);
-        let touched = |descriptor: &i32| {
-            all || taken.contains(&Notice::Touched(*descriptor)) || taken.contains(&Notice::Gone(*descriptor))
-        };
-        let changed = watches.followers.iter().filter(|(descriptor, _)| touched(descriptor));
-        for watch in changed.flat_map(|(_, watches)| watches).filter_map(Weak::upgrade) {
+        let changed = touched.iter().filter_map(|descriptor| watches.followers.get(descriptor)).flatten();
+        for watch in changed.filter_map(Weak::upgrade) {
             watch.changed.notify_one();
         }
     }
