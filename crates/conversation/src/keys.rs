@@ -8,7 +8,7 @@
 use thread::model::key::{IdempotencyKey, InvalidKey};
 use thread::{Error, Event, NewEvent, Queue, Result};
 
-use crate::{Entry, Record, Run};
+use crate::{Entry, Outcome, Record, Run};
 
 /// The key of the ending of the run that answers this event.
 pub fn end_key(event_id: i64) -> IdempotencyKey<'static> {
@@ -155,15 +155,14 @@ pub fn instead(event: NewEvent<'static>, holder: &Event) -> Result<Option<NewEve
             | Entry::Cancelled { began: Some(_), .. }
     );
     let run = Run { run_id: run_id.unwrap_or_default(), reply_to: of, attempt, is_own };
-    let partial = match entry {
-        Entry::Answer { answer, .. } => answer.content,
-        Entry::Error { partial, .. } | Entry::Cancelled { partial, .. } => partial.unwrap_or_default(),
-        _ => String::new(),
-    };
+    let said = entry.ending().and_then(|ending| match ending.outcome {
+        Outcome::Answered => Some(ending.text),
+        _ => ending.partial,
+    });
     let id = holder.id;
     let error =
         format!("the idempotency key '{}' belongs to event {id}, which is not the end of this run", &*key);
-    Ok(Some(run.failed(&error, &partial).keyed(spare)))
+    Ok(Some(run.failed(&error, said.unwrap_or_default()).keyed(spare)))
 }
 
 /// An event as it will be stored.

@@ -79,7 +79,7 @@ impl Summary {
                 Entry::Forked(Fork { session_id, title, before }) => {
                     self.forked_from = Some(ForkedFrom { session_id, title, before, seq: event.id });
                 }
-                Entry::Error { .. } => failure = Some((event.id, Entry::of(&event))),
+                entry @ Entry::Error { .. } => failure = Some((event.id, entry)),
                 Entry::Message(_) | Entry::Answer { .. } => {
                     (self.failed, failure) = (false, None);
                     self.messages += 1;
