@@ -5,13 +5,10 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
 
 use thread::files::DB;
 use thread::{NewEvent, Queue};
-
-/// How long to wait for an expected line.
-const PATIENCE: Duration = Duration::from_secs(60);
+use thread_testkit::PATIENCE;
 
 /// An example binary; cargo builds the examples before it runs all tests.
 fn example(name: &str) -> Command {

@@ -31,8 +31,7 @@ use thread::store::{
 };
 use thread::{Error, NewEvent, Queue, Result};
 use thread_testkit::store::MemoryStore;
-
-const LIMIT: Duration = Duration::from_secs(30);
+use thread_testkit::{PATIENCE, wait_until};
 
 /// A store that several queues of this process have open.
 #[derive(Clone, Default)]
@@ -149,11 +148,7 @@ impl World {
     }
 
     fn wait_for(&self, what: &str, done: impl Fn(&Path) -> bool) {
-        let end = Instant::now() + LIMIT;
-        while !done(&self.out()) {
-            assert!(Instant::now() < end, "{what}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        wait_until(what, || done(&self.out()));
     }
 
     /// A launcher whose supervisors only note how they were started.
@@ -209,7 +204,7 @@ fn a_run_of_a_thread_elsewhere_is_stopped() {
     let location = world.location.clone();
     let consumer = bot.clone();
     let supervisor = std::thread::spawn(move || supervise(&location, &consumer));
-    world.wait_for("the handler runs", Path::exists);
+    world.wait_for("the handler to run", Path::exists);
     assert_eq!(stop(&mut world.queue, &bot, StopRequest::default()).unwrap(), Stopped::Done);
     supervisor.join().unwrap();
     let state = world.queue.subscription(&bot).unwrap().state;
@@ -225,7 +220,7 @@ fn background_processes_are_told_the_place() {
     dispatch(&mut world.queue, &launcher).unwrap();
     let wanted = format!("_supervise --thread {} --consumer bot --lock-fd ", world.location);
     let is_noted = |out: &Path| fs::read_to_string(out).is_ok_and(|text| text.starts_with(&wanted));
-    world.wait_for("a supervisor is started", is_noted);
+    world.wait_for("a supervisor to be started", is_noted);
 }
 
 #[test]
@@ -243,7 +238,7 @@ fn a_worker_notices_what_is_stored_elsewhere() {
             // As by another machine: nothing is touched here.
             let event = NewEvent::message("self", "hello").unwrap();
             store.append(&mut |put| put(std::slice::from_ref(&event)).map(drop)).unwrap();
-            let end = Instant::now() + LIMIT;
+            let end = Instant::now() + PATIENCE;
             while !out.exists() && Instant::now() < end {
                 std::thread::sleep(Duration::from_millis(5));
             }

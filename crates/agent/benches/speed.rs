@@ -37,6 +37,12 @@ fn nanos() -> u128 {
 }
 
 fn measure() {
+    let programs = thread_testkit::program("thread");
+    let programs = programs.parent().expect("a folder").to_owned();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(std::iter::once(programs).chain(std::env::split_paths(&path)));
+    // SAFETY: there is no other thread yet.
+    unsafe { std::env::set_var("PATH", path.expect("a path")) };
     let root = tempfile::tempdir_in(".").expect("a folder");
     let sync = sync_time(root.path());
     figure("one sync", &time(sync), "", "");

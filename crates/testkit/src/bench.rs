@@ -64,7 +64,8 @@ impl Plan {
 }
 
 fn line(work: &str, ours: &str, theirs: &str, [ratio, quartiles]: [&str; 2], goal: &str) {
-    println!("{work:<58} {ours:>10} {theirs:>10} {ratio:>6} {quartiles:>13} {goal:>8}");
+    let line = format!("{work:<58} {ours:>10} {theirs:>10} {ratio:>6} {quartiles:>13} {goal:>8}");
+    println!("{}", line.trim_end());
 }
 
 /// Prints one line of the table, with the quartiles of a ratio.

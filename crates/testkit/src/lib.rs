@@ -6,6 +6,8 @@
 //!
 //! Its test target `summary` runs after all others and counts what they skipped.
 
+#![allow(clippy::new_without_default, reason = "making a world or rolling dice has effects")]
+
 pub mod bench;
 pub mod clients;
 mod dice;
@@ -40,8 +42,17 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 /// Waits for a condition; panics with its description after [`PATIENCE`].
 #[track_caller]
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    wait_for(what, || condition().then_some(()));
+}
+
+/// Waits until there is something, and returns it; panics with its description after [`PATIENCE`].
+#[track_caller]
+pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + PATIENCE;
-    while !condition() {
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
         assert!(Instant::now() < end, "timed out waiting for {what}");
         std::thread::sleep(Duration::from_millis(5));
     }

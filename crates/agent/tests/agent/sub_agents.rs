@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use thread_agent::processes::Mark;
 use thread_conversation::{Entry, SubAgent};
-use thread_testkit::{PATIENCE, wait_until};
+use thread_testkit::{wait_for, wait_until};
 
 use crate::harness::Talk;
 
@@ -32,18 +32,11 @@ pub fn at_work(talk: &Talk) -> PathBuf {
 
 /// The same, for one more sub-agent than `others`.
 fn at_work_beside(talk: &Talk, others: usize) -> PathBuf {
-    let end = std::time::Instant::now() + PATIENCE;
-    loop {
-        let begun = |dir: &PathBuf| {
-            let log = std::fs::read_to_string(dir.join("events.jsonl")).unwrap_or_default();
-            log.contains("\"subtype\":\"token\"")
-        };
-        if let Some(dir) = subs(talk).into_iter().filter(begun).nth(others) {
-            return dir;
-        }
-        assert!(std::time::Instant::now() < end, "no sub-agent works\n{}", talk.log());
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    let begun = |dir: &PathBuf| {
+        let log = std::fs::read_to_string(dir.join("events.jsonl")).unwrap_or_default();
+        log.contains("\"subtype\":\"token\"")
+    };
+    wait_for("a sub-agent to work", || subs(talk).into_iter().filter(begun).nth(others))
 }
 
 /// The results of calls, in order.
@@ -264,17 +257,11 @@ fn a_worker_takes_up_a_sub_agent_in_the_background_whose_processes_were_all_kill
         let id = talk.say("hello");
         talk.answer(id);
         at_work(&talk);
-        let end = std::time::Instant::now() + PATIENCE;
-        loop {
+        wait_until("all processes to end", || {
             let left = talk.everything();
-            if left.is_empty() {
-                break;
-            }
-            assert!(std::time::Instant::now() < end, "they do not end: {left:?}");
-            for (pid, _) in left {
-                thread_testkit::kill(pid);
-            }
-        }
+            left.iter().for_each(|(pid, _)| thread_testkit::kill(*pid));
+            left.is_empty()
+        });
         let root = talk.path("");
         let _worker = match by_root {
             true => Worker::start(&talk, &["--root", root.to_str().unwrap()]),

@@ -4,11 +4,10 @@
 //! They are installed by `thread-testkit` when a test first needs them.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use thread_conversation::ending_of;
-use thread_testkit::{PATIENCE, clients, missing, program};
+use thread_testkit::{clients, missing, program, wait_for};
 
 use crate::harness::{Root, Session};
 
@@ -59,14 +58,8 @@ fn scripted(python: &Path, root: &Root, session: &Session) -> PathBuf {
 fn tell(session: &Session, steps: &Value) -> Value {
     let id = session.message("external:web:main:dm:default:ada", &steps.to_string());
     session.thread(&["dispatch"]);
-    let end = Instant::now() + PATIENCE;
-    loop {
-        if let Some(event) = ending_of(&mut session.queue(), id).unwrap() {
-            return serde_json::from_str(&event.content).unwrap_or_else(|e| panic!("{e}: {}", event.content));
-        }
-        assert!(Instant::now() < end, "{:#?}", session.queue().read(thread::After(0), None).unwrap());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let event = wait_for("the agent's answer", || ending_of(&mut session.queue(), id).unwrap());
+    serde_json::from_str(&event.content).unwrap_or_else(|e| panic!("{e}: {}", event.content))
 }
 
 #[test]

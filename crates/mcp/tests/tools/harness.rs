@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use thread::{NewEvent, Queue};
-use thread_testkit::{PATIENCE, Run, Signal, World, send};
+use thread_testkit::{PATIENCE, Run, Signal, World, send, wait_for};
 
 /// A folder of sessions in a world.
 pub struct Root(Rc<World>);
@@ -242,15 +242,7 @@ impl Client {
 
     /// Calls a tool until its result is as it should be.
     pub fn until(&mut self, tool: &str, arguments: &Value, is: impl Fn(&Value) -> bool) -> Value {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let result = self.call(tool, arguments.clone());
-            if is(&result) {
-                return result;
-            }
-            assert!(Instant::now() < end, "{tool}: {result}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_for(tool, || Some(self.call(tool, arguments.clone())).filter(&is))
     }
 
     /// Closes stdin, and waits for the end.
@@ -266,14 +258,7 @@ impl Client {
     }
 
     fn has_ended(&mut self) -> bool {
-        let end = Instant::now() + PATIENCE;
-        while Instant::now() < end {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status.success();
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        false
+        wait_for("the server to end", || self.child.try_wait().unwrap()).success()
     }
 }
 

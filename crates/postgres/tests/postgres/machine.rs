@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use thread_testkit::{Run, Signal, World, kill, send, wait_until};
+use thread_testkit::{Run, Signal, World, kill, send, wait_for, wait_until};
 
 /// A [`World`] whose `thread` is `thread-postgres`.
 pub struct Machine {
@@ -39,8 +39,7 @@ impl Machine {
             let entries = fs::read_dir(self.path("state/thread")).ok()?.flatten();
             entries.map(|entry| entry.path()).find(|path| path.is_dir())
         };
-        wait_until("the folder of the thread", || find().is_some());
-        find().unwrap()
+        wait_for("the folder of the thread", find)
     }
 
     fn thread(&self, args: &[&str]) -> Run {
