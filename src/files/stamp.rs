@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::{DB, WAL, identity};
+use rustix::fs::Stat;
+
+use super::{COMMIT, DB, WAL, identity};
 use crate::model::location::Location;
 
 /// Upper bound for the granularity of file timestamps.
@@ -19,6 +21,9 @@ pub struct Stamp {
     /// Inode, size in bytes and modification time of the WAL, or of the database if there is none: what was committed
     /// is then in the database alone.
     wal: (u64, i64, Duration),
+    /// When `run/_commit` was touched last: a commit can be read only after its sync, which may take longer than
+    /// [`Stamp::is_fresh`] says.
+    touched: Duration,
 }
 
 impl Stamp {
@@ -27,13 +32,13 @@ impl Stamp {
         if !location.backend().has_database_file {
             let base = rustix::fs::stat(path).ok()?;
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            return Some(Stamp { home: identity(&base), wal: (0, 0, now) });
+            return Some(Stamp { home: identity(&base), wal: (0, 0, now), touched: now });
         }
         let db = rustix::fs::lstat(path.join(DB)).ok()?;
         let wal = rustix::fs::lstat(path.join(WAL)).unwrap_or(db);
-        let seconds = u64::try_from(wal.st_mtime).unwrap_or(0);
-        let modified = Duration::new(seconds, u32::try_from(wal.st_mtime_nsec).unwrap_or(0));
-        Some(Stamp { home: identity(&db), wal: (wal.st_ino, wal.st_size, modified) })
+        let touched = rustix::fs::lstat(path.join(COMMIT)).map_or(Duration::ZERO, |file| modified(&file));
+        let wal = (wal.st_ino, wal.st_size, modified(&wal));
+        Some(Stamp { home: identity(&db), wal, touched })
     }
 
     /// When the WAL was changed last, since 1970.
@@ -43,8 +48,13 @@ impl Stamp {
 
     /// Whether the last change is so recent that another one might not change the stamp.
     pub fn is_fresh(&self) -> bool {
-        is_fresh(UNIX_EPOCH + self.changed())
+        is_fresh(UNIX_EPOCH + self.changed().max(self.touched))
     }
+}
+
+fn modified(file: &Stat) -> Duration {
+    let seconds = u64::try_from(file.st_mtime).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(file.st_mtime_nsec).unwrap_or(0))
 }
 
 /// Whether a file with this time may be changed without another time.
