@@ -61,3 +61,22 @@ fn modified(file: &Stat) -> Duration {
 pub fn is_fresh(modified: SystemTime) -> bool {
     modified + CLOCK_STEP > SystemTime::now()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::Files;
+
+    #[test]
+    fn a_commit_that_was_synced_late_changes_the_stamp() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(DB), "").unwrap();
+        std::fs::create_dir(dir.path().join("run")).unwrap();
+        let stamp = || Stamp::of(&Location::from(dir.path()), dir.path()).unwrap();
+        let written = stamp();
+        assert_eq!(stamp(), written);
+        Files::open(dir.path()).unwrap().touch(COMMIT).unwrap();
+        assert_ne!(stamp(), written);
+        assert_eq!(stamp().changed(), written.changed());
+    }
+}
