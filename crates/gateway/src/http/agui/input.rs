@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use thread_conversation::ClientInput;
 use thread_protocol::Content;
 
-use super::translate::Version;
+use super::writer::Version;
 
 /// A `RunAgentInput`.
 #[derive(Debug)]

@@ -20,7 +20,8 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::respond::pending_input;
-use super::translate::{PendingInput, Run, Start, Translator, Version};
+use super::translate::{PendingInput, Run, Start, Translator};
+use super::writer::Version;
 use crate::error::Result;
 use crate::gateway::Gateway;
 use crate::session::blocking_pool::Kind;

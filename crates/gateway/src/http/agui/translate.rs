@@ -16,30 +16,8 @@ use thread_conversation::{
     RunView, parts_of,
 };
 
-use super::writer::Writer;
+use super::writer::{Version, Writer};
 use crate::session::event::SessionEvent;
-
-/// The client's version of AG-UI.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Version {
-    /// 0.x, which has other events for reasoning, and none for sub-agents and interrupts.
-    Zero,
-    /// 1.0 as clients of the last 0.x read it: they refuse what 1.0 has added to the outcomes of runs.
-    Early,
-    One,
-}
-
-impl Version {
-    /// Parses a `protocolVersion`; `None` if it is not given.
-    pub fn of_input(text: Option<&str>) -> Option<Version> {
-        text.map(|text| if text == "0" || text.starts_with("0.") { Version::Zero } else { Version::One })
-    }
-
-    /// Parses the query's `protocol`: `0`, `1` or `1.0`; `None` if it is not given.
-    pub fn of_query(text: Option<&str>) -> Option<Version> {
-        if text == Some("1") { Some(Version::Early) } else { Version::of_input(text) }
-    }
-}
 
 /// What a stream shows of the run of a message, or of one that the agent has begun itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,27 @@ use serde_json::{Value, json};
 use thread::model::time;
 use thread_conversation::{SubAgent, SubChange, ToolCall, ToolResult};
 
-use super::translate::Version;
+/// The client's version of AG-UI.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    /// 0.x, which has other events for reasoning, and none for sub-agents and interrupts.
+    Zero,
+    /// 1.0 as clients of the last 0.x read it: they refuse what 1.0 has added to the outcomes of runs.
+    Early,
+    One,
+}
+
+impl Version {
+    /// Parses a `protocolVersion`; `None` if it is not given.
+    pub fn of_input(text: Option<&str>) -> Option<Version> {
+        text.map(|text| if text == "0" || text.starts_with("0.") { Version::Zero } else { Version::One })
+    }
+
+    /// Parses the query's `protocol`: `0`, `1` or `1.0`; `None` if it is not given.
+    pub fn of_query(text: Option<&str>) -> Option<Version> {
+        if text == Some("1") { Some(Version::Early) } else { Version::of_input(text) }
+    }
+}
 
 /// The message that is open in the stream, with its id.
 enum Open {
