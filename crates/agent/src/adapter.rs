@@ -292,7 +292,7 @@ impl Adapter {
 
     /// Whether an event belongs to the attempt that is running.
     fn is_own(&self, record: &Record) -> bool {
-        self.attempt.as_ref().is_some_and(|attempt| record.is_of(&attempt.run))
+        self.attempt.as_ref().is_some_and(|attempt| attempt.run.has(record))
     }
 
     /// Stores the events in the outbox that are due. Returns whether there were any.

@@ -8,12 +8,7 @@
 use thread::model::key::{IdempotencyKey, InvalidKey};
 use thread::{Error, Event, NewEvent, Queue, Result};
 
-use crate::{Entry, Outcome, Record, Run};
-
-/// The key of the ending of the run that answers this event.
-pub fn end_key(event_id: i64) -> IdempotencyKey<'static> {
-    IdempotencyKey::of_event("end", event_id)
-}
+use crate::{Entry, Outcome, Record, Run, end_key};
 
 /// The key of the result of a call.
 ///

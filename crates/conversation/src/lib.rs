@@ -55,6 +55,7 @@ macro_rules! words {
 }
 
 pub mod keys;
+mod lenient;
 mod message;
 mod metadata;
 mod record;
@@ -71,16 +72,17 @@ use thread::NewEvent;
 use thread::model::event::{InvalidEvent, Type};
 use thread::model::key::IdempotencyKey;
 
-pub use keys::{end_key, ending_of, is_ending, result_key, result_of, sub_key};
+pub use keys::{ending_of, is_ending, result_key, result_of, sub_key};
 pub use message::{ClientInput, Message, Priority, parts_of, text_of};
 pub use record::{Ending, Entry, Outcome, Record};
-pub use run::{MAX_PARTIAL, Run};
+pub use run::{MAX_PARTIAL, Run, end_key};
 pub use tool::{
     Choice, MAX_RESULT, Permission, PermissionAnswer, SubAgent, ToolCall, ToolResult, shown_call_id,
 };
 pub use view::{Asked, Call, Change, RunView, SubChange};
 
-use metadata::{Metadata, is_default, lenient};
+use lenient::{is_default, lenient};
+use metadata::Metadata;
 
 /// The consumer name of the conversation's agent, unless it is installed under another.
 pub const CONSUMER: &str = "agent";

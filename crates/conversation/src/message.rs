@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use thread::model::event::InvalidEvent;
 use thread::{Event, NewEvent};
 
-use crate::metadata::{flag, is_default, object_of, run_id, text};
+use crate::lenient::{flag, is_default, object_of, run_id, text};
 use crate::with_metadata;
 
 words! {
@@ -35,7 +35,7 @@ pub struct Message {
     pub run_id: Option<String>,
     #[serde(deserialize_with = "text", skip_serializing_if = "Option::is_none")]
     pub message_id: Option<String>,
-    #[serde(deserialize_with = "crate::metadata::lenient", skip_serializing_if = "is_default")]
+    #[serde(deserialize_with = "crate::lenient::lenient", skip_serializing_if = "is_default")]
     pub priority: Priority,
     /// Which client of a gateway sent it.
     #[serde(deserialize_with = "text", skip_serializing_if = "Option::is_none")]

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thread::Event;
 
-use crate::metadata::{Metadata, lenient, object_of};
+use crate::lenient::{lenient, object_of};
+use crate::metadata::Metadata;
 use crate::{
     Answer, ClientInput, Fork, Message, Permission, PermissionAnswer, SELF, Session, Status, SubAgent,
     ToolCall, ToolResult, run_id_of, shown_call_id,
@@ -48,11 +49,6 @@ impl Record {
     /// Its metadata; empty if that is no object.
     pub fn metadata(&self) -> Map<String, Value> {
         object_of(&self.event)
-    }
-
-    /// Whether it belongs to this attempt of a run.
-    pub fn is_of(&self, run: &crate::Run) -> bool {
-        self.run_id.as_ref() == Some(&run.run_id) && self.attempt == run.attempt
     }
 
     /// The id of the call that it is or is about, as clients see it.

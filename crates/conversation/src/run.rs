@@ -5,15 +5,21 @@ use std::hash::BuildHasher;
 use serde_json::{Value, json};
 use thread::NewEvent;
 use thread::model::event::Type;
+use thread::model::key::IdempotencyKey;
 
 use crate::metadata::Metadata;
 use crate::record::{Failure, Started};
 use crate::{
-    Answer, ClientInput, Permission, Status, ToolCall, ToolResult, end_key, own_event, text, with_metadata,
+    Answer, ClientInput, Permission, Record, Status, ToolCall, ToolResult, own_event, text, with_metadata,
 };
 
 /// The most that the ending of a run without an answer keeps of what it had said, in bytes.
 pub const MAX_PARTIAL: usize = 1024 * 1024;
+
+/// The key of the ending of the run that answers this event.
+pub fn end_key(event_id: i64) -> IdempotencyKey<'static> {
+    IdempotencyKey::of_event("end", event_id)
+}
 
 /// A run. Its methods make the events that the agent's side writes in answer to one message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +39,11 @@ impl Run {
     pub fn own() -> Run {
         let run_id = format!("run_{:016x}", std::hash::RandomState::new().hash_one(std::process::id()));
         Run { run_id, reply_to: 0, attempt: 1, is_own: true }
+    }
+
+    /// Whether a record belongs to this attempt.
+    pub fn has(&self, record: &Record) -> bool {
+        record.run_id.as_ref() == Some(&self.run_id) && record.attempt == self.attempt
     }
 
     /// The beginning of the attempt.

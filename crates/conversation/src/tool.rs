@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::metadata::{array, elements, lenient};
+use crate::lenient::{array, elements, lenient};
 
 /// The most that is kept of the result of a tool call, in bytes.
 pub const MAX_RESULT: usize = 1024 * 1024;
