@@ -15,8 +15,7 @@ use crate::model::key::InvalidKey;
 use crate::model::location::Location;
 use crate::model::subscription::ConsumerId;
 
-/// Maximum length of a thread's path, in bytes. SQLite allows 511 bytes including the suffixes of its own
-/// files.
+/// Maximum length of a thread's path, in bytes. SQLite allows 511, including the suffixes of its own files.
 pub const MAX_PATH: usize = 480;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -52,7 +51,7 @@ pub enum Error {
     /// Threads in such locations need another program: `thread-<scheme>`.
     #[error("this program does not know locations that begin with {0}://")]
     UnknownScheme(String),
-    /// Only a thread in a directory has what is asked for.
+    /// The operation exists only for a thread in a directory.
     #[error("{0} is for threads in directories")]
     OnlyInDirectory(&'static str),
     #[error("no consumer '{0}' is subscribed")]
@@ -64,7 +63,7 @@ pub enum Error {
     /// The supervisor of a consumer is alive but did not respond to a request, and its run cannot be ended without it.
     #[error("the supervisor of '{consumer}' (process {supervisor}) is alive but did not respond")]
     Unresponsive { consumer: ConsumerId, supervisor: u32 },
-    /// The lease of a consumer's runs is another machine's by now.
+    /// Another machine now has the lease of the consumer's runs.
     #[error("another machine has taken over the runs of '{0}'; nothing was changed")]
     Fenced(ConsumerId),
     #[error("the consumer '{0}' is subscribed already; nothing was changed")]
@@ -121,7 +120,7 @@ pub enum Error {
     Other(String),
 }
 
-/// What a directory lacks that is not a thread.
+/// What a directory that is not a thread lacks.
 fn lacks(path: &Path) -> &'static str {
     if Location::from(path).backend().has_database_file { " (it has no events.db)" } else { "" }
 }

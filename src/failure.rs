@@ -29,7 +29,7 @@ impl Failure {
         Failure { what: what.to_string(), hint: hint.to_string(), code, exit }
     }
 
-    /// The operation failed (exit 1), with no code of its own.
+    /// The operation failed (exit 1); there is no more specific code.
     pub fn failed(what: impl fmt::Display, hint: impl fmt::Display) -> Failure {
         Failure::new(1, Code::Failed, what, hint)
     }
@@ -116,7 +116,7 @@ pub fn hint(error: &Error) -> String {
             );
         }
         Error::TooManyFiles(_) => "close some, or raise the limit (`ulimit -n`), then try again",
-        Error::Fenced(_) => "end here: that machine goes on, and does again what was not acknowledged",
+        Error::Fenced(_) => "stop here: that machine continues, and repeats what was not acknowledged",
         Error::AlreadySubscribed(_) => {
             "`thread unsubscribe` it first, or change it with --replace; its cursor stays"
         }

@@ -144,7 +144,7 @@ impl Files {
         Files { location, path, dir: Arc::new(dir), mode: self.mode | 0o600, ..self.clone() }
     }
 
-    /// What the thread is known by.
+    /// The thread's location.
     pub fn location(&self) -> &Location {
         &self.location
     }
@@ -221,8 +221,8 @@ impl Files {
         }
     }
 
-    /// Opens a lock file, creating it if missing. Only those who may write to the thread may open one: whoever
-    /// can open a file can lock it, and so hold up everybody else. An existing one gets these permissions.
+    /// Opens a lock file, creating it if missing. Only users who may write to the thread may open one, because a
+    /// process that can open a file can lock it and block all others. An existing file gets these permissions.
     pub fn open_lock(&self, name: impl AsRef<Path>) -> io::Result<File> {
         let group = if self.mode & 0o020 != 0 { 0o060 } else { 0 };
         let mode = self.mode & 0o600 | group;
@@ -236,8 +236,8 @@ impl Files {
         Ok(file)
     }
 
-    /// Opens a file that is touched to notify those who watch it, creating it if missing; read-only without
-    /// write permission.
+    /// Opens a file that is touched to notify its watchers, creating it if missing; read-only without write
+    /// permission.
     pub fn open_watched(&self, name: impl AsRef<Path>) -> io::Result<File> {
         let name = name.as_ref();
         match self.open_file(name, Access::Write) {
@@ -258,7 +258,7 @@ impl Files {
     pub fn make_dir(&self, name: impl AsRef<Path>) -> io::Result<()> {
         let path = name.as_ref();
         let (dir, name) = self.parent(path)?;
-        // Search permission for everyone who may read.
+        // Search permission for everyone with read permission.
         let mode = self.mode | (self.mode & 0o444) >> 2;
         match rustix::fs::mkdirat(&dir, name, Mode::from_raw_mode(mode)) {
             Err(Errno::EXIST) => return Ok(()),

@@ -1,5 +1,5 @@
-//! Maintenance of a thread: checking and repairing it, backing it up, deleting old events, and reporting where its
-//! consumers stand.
+//! Maintenance of a thread: checking and repairing it, backing it up, deleting old events, and reporting the state
+//! of its consumers.
 
 pub mod backup;
 pub mod doctor;

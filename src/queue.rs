@@ -105,10 +105,9 @@ impl Queue {
         Queue::open_waiting(location, BUSY_LIMIT)
     }
 
-    /// Like [`Queue::open`], but operations, opening included, wait for other writers for at most
-    /// `busy_limit`, instead of a minute. A push then fails with [`Error::is_locked`] and has stored nothing;
-    /// the limit also applies to the lock of the JSONL log, which a stored event does not wait for any
-    /// longer. Reads wait for nobody.
+    /// Like [`Queue::open`], but operations, opening included, wait for other writers for at most `busy_limit`,
+    /// instead of a minute. A push then fails with [`Error::is_locked`] and has stored nothing; the limit also
+    /// applies to the lock of the JSONL log, which a stored event then no longer waits for. Reads never wait.
     pub fn open_waiting(location: impl Into<Location>, busy_limit: Duration) -> Result<Queue> {
         let (files, store) = locations::open(&location.into(), busy_limit)?;
         Ok(Queue { files, store, busy_limit })
@@ -119,7 +118,7 @@ impl Queue {
         Queue { files, store: Box::new(store), busy_limit: BUSY_LIMIT }
     }
 
-    /// What the thread is known by.
+    /// The thread's location.
     pub fn location(&self) -> &Location {
         self.files.location()
     }
@@ -223,9 +222,9 @@ impl Queue {
         self.read_page_until(selection, cap, None, take)
     }
 
-    /// Like [`Queue::read_page_capped`]. For the filter of a stranger, its evaluation is cut off at `until`, in
-    /// the middle of an event if need be (though not within a single LIKE, GLOB or `instr`, which may take two
-    /// seconds). What was found by then is a page like others.
+    /// Like [`Queue::read_page_capped`]. The filter may come from an untrusted client: its evaluation is cut off at
+    /// `until`, if necessary in the middle of an event (though not within a single LIKE, GLOB or `instr`, which may
+    /// take two seconds). The events found by then are a page like any other.
     ///
     /// # Errors
     ///

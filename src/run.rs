@@ -5,7 +5,7 @@
 //! to a `supervisor`, a separate process, which starts the `handler`, waits for it to end, records the
 //! outcome, unlocks, and looks again.
 //!
-//! Nothing here decides which program becomes a supervisor: the caller says so with a [`Launcher`].
+//! The caller decides which program becomes a supervisor, with a [`Launcher`].
 
 #![expect(clippy::disallowed_types, reason = "it runs handlers")]
 

@@ -67,12 +67,12 @@ pub trait Lease: Send {
     /// For how long it is taken, or renewed.
     fn length(&self) -> Duration;
 
-    /// How long from now nobody else can have it.
+    /// For how long from now no other machine can have it.
     fn left(&self) -> Duration;
 
-    /// The request to end the run of the subscription with this token, as far as it is known already. Waits for
-    /// nobody, because a handler may have to be ended meanwhile; [`CONTROL`](crate::files::CONTROL) is touched when
-    /// there is something new.
+    /// The request to end the run of the subscription with this token, as far as it is known already. Never waits,
+    /// because a handler may have to be ended soon; [`CONTROL`](crate::files::CONTROL) is touched when there is
+    /// something new.
     fn stop_request(&self, token: &str) -> Option<StopRequest>;
 }
 
@@ -103,7 +103,7 @@ pub enum Move {
     Seek,
 }
 
-/// Where a cursor stands after a request to move it.
+/// The position of a cursor after a request to move it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moved {
     /// At the requested id.
@@ -378,7 +378,7 @@ pub trait Store: Send {
         Ok(())
     }
 
-    /// Tells those who wait on other machines. A hint that may be lost: they look once a second all the same.
+    /// Notifies waiters on other machines. A hint that may be lost: they also look once a second.
     fn announce(&mut self, _what: Notice) {}
 
     /// Called between the steps of a long operation.

@@ -71,7 +71,7 @@ pub fn run(args: &[OsString]) -> Result<()> {
             Ok(unsafe { wake::in_background(&thread, &launcher, delay, lock_fd) }?)
         }
     });
-    // Nobody reads stderr here, so the failure goes to the log; but not if the thread was moved or removed.
+    // No one reads stderr here, so the failure goes to the log, unless the thread was moved or removed.
     if let Err(failure) = &done
         && let Some(files) = files.filter(Files::still_there)
     {

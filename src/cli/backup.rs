@@ -24,9 +24,8 @@ use crate::model::location::Location;
 /// one. To restore a thread, stop whatever pushes and stop its running consumers, move the old thread away,
 /// move the backup into its place, and resume its consumers.
 ///
-/// The directory must be new or empty. The backup appears complete or not at all. If it is killed, it
-/// leaves a directory beside it whose name ends in `.partial-` and six letters, which the next backup there
-/// deletes.
+/// The directory must be new or empty. The backup appears complete or not at all. If it is killed, it leaves a
+/// directory next to it whose name ends in `.partial-` and six letters, which the next backup there deletes.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -37,12 +36,12 @@ pub struct Backup {
     /// Where to make the copy
     #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
     dir: PathBuf,
-    /// Then delete all but the newest N backups of this thread beside it
+    /// Then delete all but the newest N backups of this thread in the same directory
     ///
-    /// One to which something was pushed, or whose consumers were resumed, is left alone.
+    /// A backup to which something was pushed, or whose consumers were resumed, is kept.
     #[arg(long, value_name = "N", value_parser = limit, allow_negative_numbers = true)]
     keep: Option<u64>,
-    /// Copy all threads below this directory, and the files beside them
+    /// Copy all threads below this directory, and the other files in it
     ///
     /// A thread that cannot be copied is a warning, and exit 1 once the others are; of one that is damaged,
     /// there is nothing in the backup. Links, and names in this directory that begin with a dot, are left out.

@@ -47,8 +47,8 @@ pub struct Dispatch {
     /// Serve all threads in this directory, including new ones
     #[arg(long, value_name = "DIR", requires = "follow", value_hint = ValueHint::DirPath)]
     root: Vec<PathBuf>,
-    /// At most N runs at a time; pushers and handlers then need THREAD_NOTIFIER=off, for their pushes start
-    /// runs besides
+    /// At most N runs at a time; pushers and handlers then need THREAD_NOTIFIER=off, because their own pushes start
+    /// runs too
     #[arg(long, value_name = "N", requires = "follow", value_parser = limit, allow_negative_numbers = true)]
     max_runs: Option<u64>,
     /// How long a machine has a consumer's runs for itself if it is cut off, in a thread that several machines
@@ -69,8 +69,8 @@ impl Dispatch {
         signals::defer();
         let all = dispatch(&mut queue, &environment::launcher())?;
         if all.iter().any(|(_, done)| matches!(done, Dispatched::LockHeld)) {
-            // A handler that stays, such as an agent's, takes what comes while it runs. What another program has
-            // stored gave it no notice.
+            // A handler that keeps running, such as an agent's, takes events that arrive while it runs. Events that
+            // another program stored gave it no notice.
             drop(queue.files().touch(COMMIT));
         }
         for (consumer, done) in &all {

@@ -67,6 +67,6 @@ impl Doctor {
             (1, true) => "1 thing wrong with the thread cannot be repaired by --fix".to_owned(),
             (n, true) => format!("{n} things wrong with the thread cannot be repaired by --fix"),
         };
-        failed(Code::Unhealthy, what, "follow the advice beside each finding")
+        failed(Code::Unhealthy, what, "follow the advice in each finding")
     }
 }

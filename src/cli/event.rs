@@ -41,7 +41,7 @@ pub struct EventArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
           conflicts_with = "content")]
     content_file: Option<PathBuf>,
-    /// Metadata beside the content, as a string; may be given several times
+    /// A metadata field, as a string; may be repeated
     #[arg(long, value_name = "KEY=VALUE", conflicts_with = "metadata")]
     meta: Vec<String>,
     /// Metadata as a JSON object
@@ -90,7 +90,7 @@ impl EventArgs {
         })
     }
 
-    /// What the lines of a batch for `thread` need not say.
+    /// Defaults for the lines of a batch.
     pub fn defaults(self, thread: &Location) -> Defaults {
         Defaults {
             source: Some(self.source.unwrap_or_else(|| environment::default_source(thread))),

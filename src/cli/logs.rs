@@ -31,7 +31,7 @@ pub struct Logs {
     /// Only the last N lines
     #[arg(long, value_name = "N", value_parser = limit, allow_negative_numbers = true)]
     tail: Option<u64>,
-    /// Keep printing what the handler prints, until the reader goes away
+    /// Keep printing what the handler prints, until the reader closes its end
     #[arg(short = 'f', long)]
     follow: bool,
 }
@@ -47,7 +47,7 @@ impl Logs {
         let name = files.handler_log(&consumer);
         match queue.store.subscription(&consumer)? {
             Some(Subscription { ran_on: Some(host), .. }) => {
-                output::note(format_args!("the last run was on {host}, and what it printed is there"));
+                output::note(format_args!("the last run was on {host}, which has its output"));
             }
             // A log outlives its subscription.
             None if !files.exists(&name) => return Err(Error::UnknownConsumer(consumer).into()),

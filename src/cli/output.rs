@@ -1,7 +1,7 @@
 //! All printing. Data goes to stdout, everything else to stderr.
 //!
-//! Nothing here panics: stdout and stderr may be closed, full, or a pipe whose reader is gone. A reader
-//! that closed the pipe early is not an error.
+//! Nothing here panics: stdout and stderr may be closed, full, or a pipe without a reader. A reader that closed the
+//! pipe early is not an error.
 
 use std::borrow::Cow;
 use std::fmt;

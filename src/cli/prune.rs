@@ -79,7 +79,7 @@ impl Prune {
         }
         let Prune { force, dry_run, .. } = self;
         let request = Request { old, subtype: self.subtype.as_deref(), force, dry_run };
-        // First what needs no space: on a full disk, only that makes room for the rest.
+        // The steps that need no space come first: on a full disk, only they can make room for the others.
         let freed = self.prune_sealed(&mut queue)?;
         let mut progress = Progress::of("deleting old events", None);
         let pruned = prune::prune(&mut queue, &request, &mut |events| progress.advance(events));
@@ -118,15 +118,15 @@ impl Prune {
         output::line(events)
     }
 
-    /// Deletes the sealed files that are old by now. Returns their number and their bytes.
+    /// Deletes sealed files that have become old. Returns their number and their bytes.
     fn prune_sealed(&self, queue: &mut Queue) -> crate::Result<Pair> {
         let before = self.sealed_older_than.map(|age| Utc::now() - age);
         before.map(|before| prune::prune_sealed(queue, before, self.dry_run)).transpose()
     }
 
-    /// The steps after deleting events: compacting, and deleting what was sealed for that and is old already.
-    /// Returns the size of `events.db` in bytes before and after --compact, and the number of sealed files and
-    /// their bytes.
+    /// The steps after deleting events: compacting, and deleting files that were sealed in the process and are
+    /// already old. Returns the size of `events.db` in bytes before and after --compact, and the number of sealed
+    /// files and their bytes.
     fn compact_and_prune_sealed(&self, queue: &mut Queue) -> crate::Result<(Pair, Pair)> {
         let compacts = self.compact && !self.dry_run;
         let sizes = if compacts { Some(prune::compact(queue)?) } else { None };

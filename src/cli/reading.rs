@@ -57,9 +57,9 @@ impl ReadingArgs {
         self.limit.or((!self.follow).then_some(LIMIT))
     }
 
-    /// Prints the events of `selection` page by page, with no read transaction open while it writes, so that
-    /// a slow reader does not pin the WAL; then waits for more, with --wait or --follow. `cut_noted`: says so
-    /// if the limit left events out.
+    /// Prints the events of `selection` page by page, with no read transaction open while it writes, so that a slow
+    /// reader does not pin the WAL; then waits for more, with --wait or --follow. `cut_noted`: prints a note if the
+    /// limit left events out.
     ///
     /// # Errors
     ///
@@ -139,7 +139,7 @@ pub fn wait(queue: &Queue, watcher: &Watcher, deadline: Option<Instant>) -> Resu
     Ok(if output::reader_is_gone() { Woken::ReaderGone } else { Woken::Look })
 }
 
-/// Whether there are more events past the limit of `selection`, as far as a short look shows.
+/// Whether there are more events past the limit of `selection`, as far as a short scan shows.
 fn has_more(queue: &mut Queue, selection: &Selection) -> Result<bool> {
     const LOOK_FOR: Duration = Duration::from_millis(100);
     let Some(filter) = &selection.filter else {

@@ -26,15 +26,14 @@ use crate::run::control::notify_supervisors;
 
 /// Register a consumer: which command to start, and for which events
 ///
-/// The handler is run by `sh -c`, in this directory, with THREAD_DIR, THREAD_CONSUMER and
-/// THREAD_LAST_ACKED_ID set, whenever there are events past the consumer's cursor that match the filter;
-/// there is never more than one run at a time. With --deliver wake it takes events with `thread pop` and
-/// acknowledges them; with --deliver stdin it gets them as NDJSON on stdin, and exit 0 acknowledges them
-/// all. If there is a backlog, it is started at once. A consumer that was subscribed before continues from
-/// its cursor.
+/// The handler is run by `sh -c`, in this directory, with THREAD_DIR, THREAD_CONSUMER and THREAD_LAST_ACKED_ID set,
+/// whenever there are events past the consumer's cursor that match the filter; there is never more than one run at
+/// a time. With --deliver wake it takes events with `thread pop` and acknowledges them; with --deliver stdin it
+/// gets them as NDJSON on stdin, and exit 0 acknowledges them all. If there is a backlog, it is started at once. A
+/// consumer that was subscribed before continues at its cursor.
 ///
-/// It has the environment of whoever starts it, which is usually the pusher: its PATH, and its secrets.
-/// --clear-env leaves those out, and --env sets what the handler needs.
+/// It inherits the environment of the process that starts it, usually the pusher: its PATH, and its secrets.
+/// --clear-env drops most of it, and --env sets what the handler needs.
 ///
 /// A run that does not move the cursor has failed, and is tried again after the waits of --backoff. After
 /// --max-attempts such runs the consumer stalls until a new event comes; with --deliver stdin, the event
@@ -95,7 +94,7 @@ pub struct Subscribe {
     /// Where to begin: all, new, or after this event id [default: the stored cursor, or all]
     #[arg(long, value_name = "all|new|ID", value_parser = from, allow_negative_numbers = true)]
     from: Option<Position>,
-    /// Change what is given here of an existing subscription
+    /// Change the settings given here of an existing subscription
     ///
     /// All else stays, as do its cursor, its dead letters and a pause. --filter '', --timeout none and
     /// --clear-env=false return to the defaults.
@@ -104,7 +103,7 @@ pub struct Subscribe {
     /// Where the handler runs; a relative path moves along with the thread [default: the current directory]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     cwd: Option<PathBuf>,
-    /// A variable for the handler, readable by all who can read the thread; may be given several times
+    /// A variable for the handler, readable by everyone who can read the thread; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = variable)]
     env: Vec<(String, String)>,
     /// Pass only harmless variables of the dispatcher to the handler
@@ -182,7 +181,7 @@ impl Subscribe {
         if env.len() < self.env.len() {
             return usage("a variable is given twice by --env", "give each once");
         }
-        // The thread may not exist yet, and a handler that is missing is missing all the same.
+        // The check must work before the thread exists: a missing handler is reported either way.
         if handler.is_none() && !self.replace {
             return no_handler();
         }

@@ -10,8 +10,8 @@ use super::{Access, DB, Files, JOURNAL, SHM, WAL, refuse_odd};
 use crate::error::{IoContext, Result};
 
 impl Files {
-    /// Checks the database and the files beside it. Sets the group of the WAL and its index. Must be called
-    /// each time before SQLite opens them.
+    /// Checks the database and the files next to it. Sets the group of the WAL and its index. Must be called each
+    /// time before SQLite opens them.
     ///
     /// # Errors
     ///

@@ -7,9 +7,9 @@
 //! would keep the consumer busy forever. A process that has held a lock, even briefly, must look again for
 //! pending events after releasing it, so no process takes a lock just to see whether it is free.
 //!
-//! A supervisor that has several runs to supervise gives each a description of its own without a gap: its
-//! lock is *shared*, which excludes those who take it exclusively, as all others do, and can be taken a second
-//! time before the first is released.
+//! A supervisor that has several runs to supervise gives each run its own open file description, without a gap
+//! between them: its lock is *shared*, which excludes exclusive locks, as all other processes take, and can be
+//! taken a second time before the first is released.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -94,15 +94,15 @@ impl Lock {
         (same && file.try_lock().is_ok()).then_some(Lock(file))
     }
 
-    /// Makes the lock one that [`Lock::again`] can be taken beside. Others are excluded all the same, because
+    /// Turns the lock into one that [`Lock::again`] can add to. Other processes are still excluded, because
     /// [`Lock::try_take`] and [`Lock::take`] are exclusive. `None` if another process took it during the
     /// change, which systems other than Linux do not rule out.
     pub fn shared(self) -> Option<Lock> {
         self.0.try_lock_shared().is_ok().then_some(self)
     }
 
-    /// Takes a [shared](Lock::shared) lock a second time, through an open file description of its own. After
-    /// the first is released, its copies hold nothing any more, and at no moment was the file unlocked.
+    /// Takes a [shared](Lock::shared) lock a second time, through an open file description of its own. Once the
+    /// first is released, its copies hold nothing, and the file was never unlocked.
     pub fn again(&self, files: &Files, name: impl AsRef<Path>) -> Result<Lock> {
         let name = name.as_ref();
         let taken = files.open_lock(name).and_then(|file| {

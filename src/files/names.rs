@@ -31,8 +31,8 @@ impl Files {
         Path::new(HANDLER_LOGS).join(format!("{}.log", self.stem_of(consumer)))
     }
 
-    /// What the names of that log's rotated files begin with. No consumer's file name can contain `~`, so they cannot
-    /// collide with another's.
+    /// The prefix of that log's rotated files. No consumer's file name can contain `~`, so they cannot collide with
+    /// another's.
     pub fn rotated_handler_logs(&self, consumer: &ConsumerId) -> String {
         format!("{}~", self.stem_of(consumer))
     }

@@ -21,9 +21,9 @@ impl Files {
         rustix::fs::fchmod(file, Mode::from_raw_mode(mode)).ok();
     }
 
-    /// Sets the permission bits of a file or directory (`""` is the root) and, if given, its owner and group,
-    /// as `decide` returns them for its current metadata. All through one descriptor, so that the file cannot
-    /// be replaced by another in between.
+    /// Sets the permission bits of a file or directory (`""` is the root) and, if given, its owner and group, as
+    /// `decide` returns them for its current metadata. Uses one descriptor throughout, so that the file cannot be
+    /// swapped in between.
     ///
     /// # Errors
     ///

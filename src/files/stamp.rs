@@ -18,8 +18,8 @@ const CLOCK_STEP: Duration = Duration::from_millis(50);
 pub struct Stamp {
     /// Identifies the thread: see [`Files::home`](super::Files::home).
     pub home: (u64, u64),
-    /// Inode, size in bytes and modification time of the WAL, or of the database if there is none: what was committed
-    /// is then in the database alone.
+    /// Inode, size in bytes and modification time of the WAL, or of the database if there is no WAL: everything
+    /// committed is then in the database.
     wal: (u64, i64, Duration),
     /// When `run/_commit` was touched last: a commit can be read only after its sync, which may take longer than
     /// [`Stamp::is_fresh`] says.
@@ -27,7 +27,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// The stamp of the thread whose files are in `path`; `None` if there is none any more.
+    /// The stamp of the thread whose files are in `path`; `None` if it is gone.
     pub fn of(location: &Location, path: &Path) -> Option<Stamp> {
         if !location.backend().has_database_file {
             let base = rustix::fs::stat(path).ok()?;

@@ -107,8 +107,8 @@ impl Watcher {
         }
     }
 
-    /// Waits until a notice, `timeout`, or an event on one of `others`, whichever comes first. Who waits for
-    /// commits by any program passes at most [`LOOK_EVERY`]. Returns whether there was a notice, as
+    /// Waits until a notice, `timeout`, or an event on one of `others`, whichever comes first. To wait for commits
+    /// by any program, pass at most [`LOOK_EVERY`]. Returns whether there was a notice, as
     /// [`Watcher::clear`] does.
     pub fn wait<'fd>(&self, timeout: Duration, others: impl IntoIterator<Item = PollFd<'fd>>) -> bool {
         let mut polled: Vec<PollFd<'_>> = others.into_iter().collect();
@@ -237,7 +237,8 @@ mod tests {
             watcher.clear();
             touch(&file);
             assert!(watcher.wait(LOOK_EVERY, None));
-            // The clock may not have moved since the first: then it is found once its time is old enough.
+            // The clock may not have moved since the first change: the second is then found once its time is old
+            // enough.
             touch(&file);
             assert!(watcher.wait(LOOK_EVERY, None));
         }

@@ -38,16 +38,16 @@ impl Fault {
     }
 }
 
-/// How often the log is compared by a user who may not hold its lock, and the pause in between: a fault counts
-/// only if no writer repairs it meanwhile.
+/// How often the log is compared by a user who may not hold its lock, and the pause in between: a fault counts only
+/// if no writer repairs it in the meantime.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Compares the log with the table, holding the writer's lock meanwhile, if this user may.
+/// Compares the log with the table, holding the writer's lock if this user may take it.
 pub fn verify(files: &Files, store: &mut dyn Store) -> Result<Vec<Fault>> {
     let lock = match Lock::take(files, STATE, LOCK_TIMEOUT) {
         Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
-            // A link in its place is a finding, whoever may use what it leads to.
+            // A link in its place is a finding, whatever it points to.
             if let Ok(found) = files.stat(STATE) {
                 refuse_odd(&found).at("lock", &files.path_of(STATE))?;
             }

@@ -1,10 +1,10 @@
 //! Copies a thread that may be in use. The copy is a thread itself.
 //!
-//! It is made in a directory beside its destination, synced, and renamed as the last step. Lines of pruned
-//! events are only in the original's sealed JSONL files, so the sealed files that do not go past the newest
-//! event of the copy are copied. These include every file with a line that the copy's table lacks: prune
-//! seals the log before it deletes, so such a file was sealed before the database was copied. All other lines
-//! are written from the copy's table.
+//! It is made in a directory next to its destination, synced, and renamed as the last step. Lines of pruned events
+//! are only in the original's sealed JSONL files, so the sealed files that do not go past the newest event of the
+//! copy are copied. These include every file with a line that the copy's table lacks: prune seals the log before it
+//! deletes, so such a file was sealed before the database was copied. All other lines are written from the copy's
+//! table.
 
 #![expect(
     clippy::disallowed_methods,
@@ -57,7 +57,7 @@ pub fn backup(queue: &mut Queue, location: &Path, progress: &mut dyn FnMut(u64))
     refuse_occupied(&location)?;
     refuse_inside(queue.path(), &location)?;
     let parents = files::parents_to_sync(&location);
-    // First, because they may take up the space that this copy needs.
+    // This comes first, because they may occupy the space that this copy needs.
     for path in delete_abandoned(location.parent().unwrap_or(&location), is_remains) {
         log!(queue, Info, "backup: deleted unfinished path={}", Quoted(&path.to_string_lossy()));
     }
@@ -201,9 +201,9 @@ fn refuse_inside(thread: &Path, location: &Path) -> Result<()> {
     }
 }
 
-/// Creates the directory for the unfinished copy, and the parents of its destination. Only this user may
-/// access it until the copy is complete. It is removed when the first return value is dropped. The second
-/// one holds a lock on it, which says that somebody is making it.
+/// Creates the directory for the unfinished copy, and the parents of its destination. Only this user may access it
+/// until the copy is complete. It is removed when the first return value is dropped. The second one holds a lock on
+/// it, which marks it as in use.
 fn draft_beside(location: &Path) -> Result<(TempDir, File)> {
     let parent = location.parent().unwrap_or(location);
     fs::create_dir_all(parent).at("make", parent)?;
@@ -216,7 +216,7 @@ fn draft_beside(location: &Path) -> Result<(TempDir, File)> {
         // Otherwise, another backup has just taken it for one that was left unfinished.
         let dir = File::open(draft.path()).if_there().at("open", draft.path())?;
         let Some(dir) = dir else { continue };
-        // Some file systems have no locks; there nobody deletes what others left.
+        // Some file systems have no locks; there, copies that others left are not deleted.
         dir.lock().ok();
         // Another backup may have deleted it before the lock was taken.
         if fs::symlink_metadata(draft.path()).is_ok() {
@@ -238,7 +238,7 @@ fn delete_abandoned(dir: &Path, is_remains: impl Fn(&Path) -> bool) -> Vec<PathB
         is_own && suffix.len() == 6 && suffix.bytes().all(|byte| byte.is_ascii_alphanumeric())
     });
     let abandoned = entries.map(|entry| entry.path()).filter(|path| {
-        // Whoever makes a copy holds this lock, and the end of the process releases it. Held until it is gone.
+        // The process that makes a copy holds this lock; its end releases it. Held until the copy is gone.
         let delete = |dir: File| dir.try_lock().is_ok() && fs::remove_dir_all(path).is_ok();
         is_remains(path) && File::open(path).is_ok_and(delete)
     });

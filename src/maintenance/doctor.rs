@@ -80,8 +80,8 @@ impl Finding {
 }
 
 /// Examines a thread and, with `fix`, repairs what can be repaired. `launcher` is used to start handlers, and to
-/// check the notifier. Of a thread that is not in a directory, only the consumers are examined: what this machine
-/// lacks, another one may have.
+/// check the notifier. For a thread that is not in a directory, only the consumers are examined: a program that
+/// this machine lacks may be on another.
 ///
 /// # Errors
 ///

@@ -185,7 +185,7 @@ pub fn prune_sealed(queue: &mut Queue, before: Time, dry_run: bool) -> Result<(u
     Ok((files, bytes))
 }
 
-/// Returns the space of deleted events to the file system. Writers wait meanwhile, and `events.db` shrinks
+/// Returns the space of deleted events to the file system. Writers wait until it is done, and `events.db` shrinks
 /// only once no reader blocks the checkpoint. Returns its size in bytes before and after.
 pub fn compact(queue: &mut Queue) -> Result<(u64, u64)> {
     let before = queue.files.size(DB);

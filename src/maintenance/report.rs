@@ -23,7 +23,7 @@ use crate::queue::Queue;
 use crate::run::dispatch;
 use crate::run::process::{AtWork, at_work};
 
-/// After how long it is a problem that nobody takes what waits for a consumer without a handler.
+/// How long events may wait for a consumer without a handler before that is a problem.
 const UNTAKEN: Duration = Duration::from_secs(5 * 60);
 
 /// How far to determine what is pending.
@@ -256,8 +256,8 @@ impl Serialize for ConsumerStatus {
 }
 
 impl ConsumerStatus {
-    /// Determines where a consumer stands. `progress` is called with how many ids are to be counted, and what it
-    /// returns with the number that were counted since its last call.
+    /// Determines a consumer's status. `progress` is called with the number of ids to count; the function it
+    /// returns is called with the number counted since its last call.
     pub fn of(
         queue: &mut Queue,
         mut subscription: Subscription,
@@ -323,7 +323,7 @@ impl ConsumerStatus {
         Some((now - self.oldest_at()?).to_std().unwrap_or_default())
     }
 
-    /// Since when nobody has taken what waits for a consumer without a handler, if that is a while ago.
+    /// Since when the pending events of a consumer without a handler have not been taken, if that is long.
     pub fn untaken_since(&self, now: Time) -> Option<Time> {
         if self.subscription.has_handler() || self.state != ConsumerState::Idle {
             return None;
@@ -342,7 +342,7 @@ impl ConsumerStatus {
             notes.push(format!("`thread resume {}` starts it again", self.subscription.consumer));
         }
         if self.is_unattended() {
-            notes.push("nobody is waiting to retry it: run `thread dispatch`, or keep a worker".to_owned());
+            notes.push("nothing is waiting to retry it: run `thread dispatch`, or keep a worker".to_owned());
         }
         if self.subscription.acknowledged_nothing() {
             notes.push(NOTHING_ACKNOWLEDGED.to_owned());

@@ -147,7 +147,7 @@ impl<'a> NewEvent<'a> {
         Ok(self)
     }
 
-    /// Adds an idempotency key that somebody has chosen.
+    /// Adds an idempotency key chosen by a user.
     ///
     /// # Errors
     ///
@@ -199,7 +199,7 @@ pub fn parsed(content: &[u8]) -> Option<Cow<'_, str>> {
 
 /// Checks the structured forms `external:…` (five segments) and `internal:…` (three).
 ///
-/// Returns the expected form if the source does not match it; such a source is stored nevertheless.
+/// Returns the expected form if the source does not match it; such a source is stored anyway.
 pub fn source_warning(source: &str) -> Option<&'static str> {
     let (form, segments, rest) = if let Some(rest) = source.strip_prefix("external:") {
         ("external:<channel_type>:<channel_id>:<session_type>:<session_id>:<peer_id>", 5, rest)

@@ -1,14 +1,14 @@
 //! Idempotency keys: under each, a thread stores one event.
 //!
-//! The keys that the programs make for themselves (such as `thread:end:5`, the end of the run of message 5) begin with
-//! `thread:`. A key that somebody else chooses may not, so that it never stands in the way of one of these. This is
-//! the only place that knows the rules: an event has an [`IdempotencyKey`], and there are no other ways to make one.
+//! The keys that the programs make for themselves (such as `thread:end:5`, the end of the run of message 5) begin
+//! with `thread:`. A key chosen by a user may not, so that it never collides with one of these. The rules are only
+//! here: an event has an [`IdempotencyKey`], and there is no other way to make one.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::Deref;
 
-/// What the keys begin with that the programs make.
+/// The prefix of keys that the programs make.
 pub const RESERVED: &str = "thread:";
 
 /// Maximum length of an idempotency key, in bytes: it is stored in an index.
@@ -37,7 +37,7 @@ pub enum InvalidKey {
 }
 
 impl<'a> IdempotencyKey<'a> {
-    /// A key that somebody has chosen: 1 to [`MAX_KEY`] bytes.
+    /// A key chosen by a user: 1 to [`MAX_KEY`] bytes.
     ///
     /// # Errors
     ///
@@ -86,7 +86,7 @@ impl IdempotencyKey<'static> {
     }
 }
 
-/// What is wrong with a key that somebody has chosen.
+/// What is wrong with a key chosen by a user.
 fn chosen(key: &str, max: usize) -> Option<InvalidKey> {
     match key {
         "" => Some(InvalidKey::Empty),
@@ -97,8 +97,8 @@ fn chosen(key: &str, max: usize) -> Option<InvalidKey> {
 }
 
 impl IdempotencyKey<'_> {
-    /// What version 0.2 and earlier stored a program's event under: the same without `thread:`. Anybody may use such
-    /// a key, so an event that has it need not be what the key says.
+    /// What version 0.2 and earlier stored a program's event under: the same without `thread:`. Any program could
+    /// use such a key, so an event that has it may be something else.
     pub fn before_reserved(&self) -> Option<&str> {
         self.0.strip_prefix(RESERVED)
     }

@@ -1,4 +1,4 @@
-//! What a thread is known by: a directory, or a location with a scheme, such as `postgres://host/db#inbox`.
+//! Where a thread is: a directory, or a location with a scheme, such as `postgres://host/db#inbox`.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -24,7 +24,7 @@ impl From<&Location> for Location {
 }
 
 impl Location {
-    /// What stands before `://`; `None` for a directory.
+    /// The part before `://`; `None` for a directory.
     pub fn scheme(&self) -> Option<&str> {
         let (scheme, _) = self.0.to_str()?.split_once("://")?;
         let is_name = scheme.starts_with(|c: char| c.is_ascii_lowercase())

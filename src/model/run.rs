@@ -188,7 +188,7 @@ pub fn decide(state: &RunState, options: &Options, newer: bool, now: Time) -> Ac
         return Action::None;
     }
     match state.phase {
-        // The process that holds the lock records the outcome of a run whose supervisor is gone.
+        // The process that holds the lock records the outcome of a run whose supervisor has died.
         Phase::Idle | Phase::Running => Action::Start,
         Phase::Waiting => {
             let left = state.next_try.zip(state.since).and_then(|(next, since)| (next - since).to_std().ok());
@@ -274,7 +274,7 @@ pub struct Run {
     pub attempt: u32,
     /// How many events it was given on stdin; `None` if its handler pops.
     pub events: Option<u64>,
-    /// The last of them, or the cursor at its end if its handler pops.
+    /// The last of them, or, if the handler pops, the cursor at the end of the run.
     pub upto: i64,
     pub result: RunResult,
     /// As [`Exit::code`].

@@ -157,8 +157,8 @@ pub struct Subscription {
 
 /// Records that nothing between `from` and `upto` matches `filter`.
 ///
-/// Events never change and a subscription's filter is deterministic, so this stays true as long as the
-/// filter's text is the same. It says nothing about ids up to `from`.
+/// Events never change and a subscription's filter is deterministic, so this stays true while the filter's text is
+/// the same. It does not cover ids up to `from`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScanWatermark {
     pub filter: String,

@@ -23,7 +23,7 @@ pub struct Found {
     pub from: i64,
     /// Whether time ran out before all was found.
     pub is_cut_off: bool,
-    /// On how many events the filter failed, and the newest of them; they do not match.
+    /// The number of events on which the filter failed, and the newest of them; they do not match.
     pub failures: u64,
     pub failure: Option<FilterFailure>,
 }

@@ -19,7 +19,7 @@ impl Queue {
     }
 
     /// Marks the dead letters of these events, or all of a consumer, for another delivery, in one step. Returns how
-    /// many. [`wake_consumer`] has to follow.
+    /// many. Call [`wake_consumer`] afterwards.
     ///
     /// [`wake_consumer`]: crate::run::wake::wake_consumer
     pub fn retry_dead_letters(&mut self, consumer: &ConsumerId, events: Option<&[i64]>) -> Result<usize> {

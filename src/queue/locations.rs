@@ -1,8 +1,8 @@
 //! The table of locations: how a thread is found by the scheme of its [`Location`]. Nothing else knows which schemes
 //! there are.
 //!
-//! A thread in a directory has no scheme, and keeps everything in that directory. Of any other, this machine
-//! has only a folder of its own, the *base*, for locks, logs and what runs here. While a process waits, the
+//! A thread in a directory has no scheme, and keeps everything in that directory. For any other thread, this
+//! machine has only a folder, the *base*, for locks, logs and the record of runs here. While a process waits, the
 //! location's [`listen`](Scheme::listen) touches [`COMMIT`](crate::files::COMMIT) and
 //! [`CONTROL`](crate::files::CONTROL) in the base on what other machines [announce](Store::announce); without
 //! that, waiters and workers notice within a second.
@@ -20,10 +20,10 @@ use crate::model::location::Location;
 use crate::sqlite::Sqlite;
 use crate::store::Store;
 
-/// One kind of location besides directories.
+/// One kind of location other than directories.
 #[derive(Debug, Clone, Copy)]
 pub struct Scheme {
-    /// What stands before `://`: lower-case letters, digits, `+`, `.` and `-`.
+    /// The part before `://`: lower-case letters, digits, `+`, `.` and `-`.
     pub name: &'static str,
     /// The base of a thread, always the same one; it is created when the thread is opened.
     pub base: fn(&Location) -> Result<PathBuf>,
@@ -31,7 +31,7 @@ pub struct Scheme {
     pub open: fn(&Location, Duration) -> Result<Box<dyn Store>>,
     /// Creates a thread.
     pub init: fn(&Location) -> Result<()>,
-    /// The threads that there are now, if the location names all of them instead of one.
+    /// The threads that exist now, if the location names all of them instead of one.
     pub threads: fn(&Location) -> Option<Result<Vec<Location>>>,
     /// Passes announcements on to the base, from now on and as long as this process lives. Called repeatedly.
     pub listen: fn(&Location),
@@ -69,7 +69,7 @@ pub fn files_of(location: &Location) -> Result<Files> {
     }
 }
 
-/// The threads that there are now in a location that names all of them; `None` if it names one.
+/// The threads that exist now in a location that names all of them; `None` if it names one.
 pub fn threads(location: &Location) -> Option<Result<Vec<Location>>> {
     (scheme_of(location).ok()??.threads)(location)
 }

@@ -27,7 +27,7 @@ use crate::store::RunUpdate;
 /// are left to a background process.
 pub(super) const OWN_TIME: Duration = Duration::from_millis(20);
 
-/// How long a machine that lacks what a handler needs leaves the consumer to others.
+/// How long a machine that lacks something a handler needs leaves the consumer to other machines.
 const LEFT: Duration = Duration::from_secs(60);
 
 /// `start_newest` of a stalled consumer is moved forward once this many new events were scanned.
@@ -144,7 +144,7 @@ pub(super) fn start(
     if !queue.files.is_owner() {
         return Err(Error::NotOwner(queue.location().clone()));
     }
-    // Otherwise only the supervisors would notice, whose errors nobody sees.
+    // Otherwise only the supervisors would notice, and their errors are not shown.
     queue.store.check_writable()?;
     if slots.is_some() {
         subscriptions.sort_by_key(|subscription| subscription.state.ended);
@@ -239,7 +239,7 @@ pub(super) fn is_left_to_others(files: &Files, consumer: &ConsumerId) -> bool {
     (0..LEFT.as_secs().cast_signed()).contains(&age)
 }
 
-/// The file whose time says since when.
+/// The file whose modification time is when it began.
 fn left_mark(files: &Files, consumer: &ConsumerId) -> PathBuf {
     files.consumer_lock(consumer).with_extension("left")
 }
@@ -283,7 +283,7 @@ fn step(
     step_after(queue, subscription, &scan, until, remember)
 }
 
-/// The run that is due at once, of a consumer whose pending events were looked for.
+/// The run of a consumer that is due at once, after a scan for its pending events.
 pub(super) fn run_after(
     queue: &mut Queue,
     subscription: &Subscription,

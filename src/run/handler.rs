@@ -44,7 +44,7 @@ const REAP_EVERY: Duration = Duration::from_secs(30);
 /// Polling interval for a run on systems without pidfds.
 const WITHOUT_NOTICE: Duration = Duration::from_millis(20);
 
-/// What the next run is given.
+/// The input of the next run.
 pub struct NextTask {
     pub task: Task,
     /// How many events are on stdin.
@@ -116,7 +116,7 @@ fn stdin_file(queue: &Queue, contents: &[u8]) -> Result<File> {
     make().at("write the handler's stdin in", &queue.files.path_of("run"))
 }
 
-/// Starts the handler, which then holds a copy of `lock`, and is told the epoch of the lease, if there is one.
+/// Starts the handler, which then holds a copy of `lock` and gets the epoch of the lease, if there is one.
 pub fn start(
     files: &Files,
     subscription: &Subscription,
@@ -175,7 +175,7 @@ fn fork(
     Ok(Pid::from_child(&command.spawn()?))
 }
 
-/// Lets the shell be killed with its supervisor, which alone ends it before the lease is over.
+/// Makes the kernel kill the shell with its supervisor, because only that ends it before the lease is over.
 fn end_with_parent(command: &mut Command) {
     #[cfg(target_os = "linux")]
     // SAFETY: between fork and exec, the closure makes one system call and allocates nothing.
@@ -233,7 +233,7 @@ impl Running {
             return self.exit;
         }
         if Instant::now() >= kill_at {
-            // Fails if the group is gone by now, which is fine.
+            // Fails if the group is already gone, which is fine.
             rustix::process::kill_process_group(self.pid, Signal::KILL).ok();
         }
         None

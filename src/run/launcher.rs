@@ -1,4 +1,4 @@
-//! Starting background processes, and choosing who wakes consumers after a push.
+//! Starting background processes, and choosing what wakes consumers after a push.
 
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
@@ -24,7 +24,7 @@ pub const WAKE: &str = "_wake";
 /// The lock that the `_wake` process holds.
 pub(super) const WAKE_LOCK: &str = "run/_wake.lock";
 
-/// How long a machine has a consumer's runs for itself, unless [`set_lease`] says otherwise.
+/// How long a lease of a consumer's runs lasts, unless [`set_lease`] changes it.
 pub const LEASE: Duration = Duration::from_secs(120);
 
 /// In milliseconds; 0 for [`LEASE`].
@@ -46,7 +46,7 @@ pub struct Launcher {
     pub waking: WakeBy,
 }
 
-/// Who starts handlers after a push.
+/// What starts handlers after a push.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WakeBy {
     /// The pushing process itself.
@@ -57,7 +57,7 @@ pub enum WakeBy {
         /// The first word of the command it will run: how a shell finds the program `thread`.
         dispatch_with: String,
     },
-    /// Nobody: a user or a worker has to run `thread dispatch`.
+    /// Nothing: a user or a worker must run `thread dispatch`.
     Nobody,
 }
 

@@ -16,7 +16,7 @@ use crate::store::{DeadLetterUpdate, RunUpdate};
 /// How a run ended.
 pub struct End<'a> {
     pub exit: Exit,
-    /// The run was cut short because the supervisor was told to end.
+    /// The run was cut short because the supervisor got a signal to end.
     pub interrupted: bool,
     /// The last part of its output, and where all of it is.
     pub output: &'a str,
@@ -28,11 +28,11 @@ pub struct End<'a> {
 pub struct Following {
     /// The state at its start.
     pub state: RunState,
-    /// Whether a power cut may not undo what the run before acknowledged.
+    /// Whether the acknowledgements of the run before must survive a power cut.
     pub durable: bool,
 }
 
-/// Prepares the run that follows, of a consumer whose row will be this one, and whose pending events were looked for.
+/// Prepares the run that follows, for a consumer whose row will be this one, after a scan for its pending events.
 pub type Follow<'f> = dyn FnMut(&mut Queue, &Subscription, &PendingScan) -> Option<Following> + 'f;
 
 /// Applies the rule to a run that has ended, and records the result. Returns the updated subscription;
@@ -46,9 +46,9 @@ pub fn record_end(
         .map(|(recorded, _)| recorded))
 }
 
-/// Like [`record_end`]. If the rule allows another run at once and `follow` prepares one, its start is recorded in the
-/// same transaction; returns whether that is so. `unsynced`: what runs before it acknowledged was not synced, and has to
-/// be if no run follows.
+/// Like [`record_end`]. If the rule allows another run at once and `follow` prepares one, its start is recorded in
+/// the same transaction; returns whether that is so. `unsynced`: the acknowledgements of earlier runs are not
+/// synced yet, and must be if no run follows.
 pub fn record_end_and_start(
     queue: &mut Queue,
     subscription: &Subscription,
@@ -77,7 +77,7 @@ pub fn record_end_and_start(
         let moved = Subscription { last_acked_id: cursor, ..current.clone() };
         let scan = scan_past(queue, &moved)?;
         let pending = scan.first.is_some() || moved.has_retry();
-        // An interrupted run whose events are acknowledged all the same counts as complete.
+        // An interrupted run whose events are acknowledged anyway counts as complete.
         let interrupted = interrupted && acknowledge.is_none();
         let stopped = state.stop.is_some();
         let ended = Ended { task, exit, stopped, interrupted, cursor, rewound, pending, now };
@@ -102,7 +102,7 @@ pub fn record_end_and_start(
     }
 }
 
-/// Looks for what is pending past the cursor, which is about to be recorded. A broken filter matches nothing.
+/// Scans for events past the cursor that is about to be recorded. A broken filter matches nothing.
 fn scan_past(queue: &mut Queue, moved: &Subscription) -> Result<PendingScan> {
     match queue.scan_pending(moved, None) {
         Err(Error::BrokenFilter { .. }) => {
@@ -112,9 +112,9 @@ fn scan_past(queue: &mut Queue, moved: &Subscription) -> Result<PendingScan> {
     }
 }
 
-/// Records that a wait was stopped: events stored by now, and dead letters that were to be redelivered, no
-/// longer start the consumer. The previous run remains the last one, and its attempt still counts. `None` if
-/// anything has changed; then nothing is recorded.
+/// Records that a wait was stopped: events stored so far, and dead letters due for redelivery, no longer start the
+/// consumer. The previous run remains the last one, and its attempt still counts. `None` if anything has changed;
+/// then nothing is recorded.
 pub fn record_end_of_wait(queue: &mut Queue, waiting: &Subscription) -> Result<Option<Subscription>> {
     let newest = queue.store.newest()?;
     let acknowledge = skipped(queue, waiting)?;

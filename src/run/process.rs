@@ -64,7 +64,7 @@ impl ProcessId {
     ///
     /// # Errors
     ///
-    /// The process is gone, or its pid is another process's by now.
+    /// The process is gone, or its pid was reused.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
         let gone = || io::Error::from(io::ErrorKind::NotFound);
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
@@ -170,8 +170,8 @@ pub fn was_given(pid: u32, variables: &[Vec<u8>]) -> bool {
 /// `/proc`.
 pub fn background_below(commands: &[&str]) -> Vec<ProcessId> {
     let own = std::process::id();
-    // Identified before its command line is read: if the pid is reused in between, the identity is that of
-    // the old process, which is not signalled any more.
+    // Its identity is taken before its command line is read: if the pid is reused in between, the identity is that
+    // of the old process, so the new one is not signalled.
     let all = pids().filter_map(ProcessId::of);
     all.filter(|found| runs_as(found.pid, commands) && ancestors(found.pid).contains(&own)).collect()
 }
@@ -219,7 +219,7 @@ impl Ending {
     /// Signals those that are left: each once with `first`, and with KILL from `kill_after` on.
     pub fn signal(&mut self, left: Vec<ProcessId>, first: Signal, kill_after: Duration) {
         for process in left {
-            // Fails if the process is gone by now, which is fine.
+            // Fails if the process is already gone, which is fine.
             if self.began.elapsed() >= kill_after {
                 process.signal(Signal::KILL).ok();
             } else if !self.signalled.contains(&process) {
@@ -256,7 +256,8 @@ impl Process {
     }
 }
 
-/// All processes. Empty on systems without `/proc`. No snapshot: they may begin and end meanwhile.
+/// All processes. Empty on systems without `/proc`. Not a snapshot: processes may start and end while they are
+/// listed.
 pub fn all() -> impl Iterator<Item = Process> {
     pids().filter_map(Process::of)
 }

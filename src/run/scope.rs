@@ -100,7 +100,7 @@ impl<'a> Listing<'a> {
             let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
             let root = absolute(root).unwrap_or_else(|_| root.clone());
             for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
-                // Under such a name, a thread is being made or removed.
+                // A name under which a thread is being made or removed.
                 if entry.file_name().as_encoded_bytes().starts_with(b".") {
                     continue;
                 }

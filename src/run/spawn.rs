@@ -36,14 +36,15 @@ pub fn limit_open_files(soft: u64) {
 /// Whether supervisors are started without copying this process.
 static WITHOUT_COPY: AtomicBool = AtomicBool::new(false);
 
-/// Has supervisors started without copying this process first, as fork does, which takes the longer the more memory
-/// it has: for a server. Until such a process has come to [`settle`], signals to this one's group reach it too.
+/// Starts supervisors without copying this process first. Fork does, and takes longer the more memory a process
+/// has, which matters for a server. Until the new process reaches [`settle`], signals to this one's group reach it
+/// too.
 pub fn without_copy() {
     WITHOUT_COPY.store(true, Ordering::Relaxed);
 }
 
-/// What a process of ours that holds a lock is told by its starter: the lock's descriptor, and its soft limit on open
-/// files, if that is another.
+/// What a process that inherits a lock gets from its parent: the lock's descriptor, and its soft limit on open
+/// files, if that differs.
 #[derive(Debug, Clone, Copy)]
 pub struct Inherited {
     pub lock_fd: RawFd,
@@ -56,8 +57,8 @@ pub fn detached_with_lock(command: &mut Command, lock: &Lock) -> io::Result<Inhe
         detached(command, Some(lock));
         return Ok(Inherited { lock_fd: lock.file().as_raw_fd(), open_files: None });
     }
-    // The standard library spawns in the quick way if nothing is to be called in between, so the lock is passed on
-    // as stdin.
+    // The standard library uses posix_spawn if no function has to run in between, so the lock is passed on as
+    // stdin.
     command.stdin(lock.file().try_clone()?).stdout(Stdio::null()).stderr(Stdio::null());
     let open_files = Some(OPEN_FILES.load(Ordering::Relaxed)).filter(|soft| *soft != 0);
     Ok(Inherited { lock_fd: 0, open_files })
@@ -136,7 +137,7 @@ fn prepare_child(lock: Option<RawFd>) -> io::Result<()> {
     Ok(())
 }
 
-/// What a command started by [`without_fork`] is given besides its lock.
+/// What a command started by [`without_fork`] gets in addition to its lock.
 #[cfg(target_os = "linux")]
 pub struct Given<'g> {
     /// `/dev/null` if there is none.
@@ -146,9 +147,9 @@ pub struct Given<'g> {
 }
 
 /// Starts a command detached, with a copy of `lock`, without copying this process first. Of the command, this takes
-/// the program, which must be a path, the arguments, the working directory, and as the whole environment the variables
-/// that were set. For a process that has a session of its own and whose limit on open files is the one to pass on.
-/// Returns the pid.
+/// the program, which must be a path, the arguments, the working directory, and as the whole environment the
+/// variables that were set. For a process in its own session, whose limit on open files is passed on. Returns the
+/// pid.
 #[cfg(target_os = "linux")]
 pub fn without_fork(command: &Command, lock: &Lock, given: Given<'_>) -> io::Result<rustix::process::Pid> {
     let text = |text: &OsStr| CString::new(text.as_bytes()).map_err(io::Error::from);
@@ -168,7 +169,7 @@ pub fn without_fork(command: &Command, lock: &Lock, given: Given<'_>) -> io::Res
     };
     let (args, variables) = (pointers(&args), pointers(&variables));
     let lock = lock.file().as_raw_fd();
-    // What a library may have opened otherwise.
+    // A library may have opened this differently.
     close_fds::set_fds_cloexec(3, &[]);
     let done = |code: libc::c_int| if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code)) };
     // SAFETY: the pointers are to texts that live until the end of this function, in arrays that end with null; what
@@ -214,7 +215,7 @@ pub fn without_fork(command: &Command, lock: &Lock, given: Given<'_>) -> io::Res
     }
 }
 
-/// The variables of this process that a handler inherits with [`Options::clear_env`], besides `LC_*`.
+/// The variables of this process that a handler inherits with [`Options::clear_env`], in addition to `LC_*`.
 const KEPT_VARIABLES: [&str; 9] =
     ["HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "THREAD_NOTIFIER", "TMPDIR", "TZ", "USER"];
 

@@ -40,8 +40,8 @@ const LOCKS_EVERY: u32 = 2;
 pub enum News<'a> {
     /// Everything that was pending is started, and pushes are noticed. Only from a worker.
     Ready,
-    /// What had changed in a thread was looked at, and so many consumers were started. It is still open, for
-    /// others who have to look at what is new there.
+    /// A changed thread was checked, and so many consumers were started. It is still open, for callers that need to
+    /// read what is new.
     Looked { location: &'a Location, queue: &'a mut Queue, started: usize },
     /// Nothing can be started in this thread for now. Reported once, until it works again.
     Trouble { location: &'a Location, error: &'a Error },
@@ -85,8 +85,8 @@ pub(super) struct Followed {
     busy: Vec<ConsumerId>,
     /// Something is due, but all slots were taken.
     pub queued: bool,
-    /// The threads of its agent's sub-agents, as of the last look. One that is made comes with events here, so where
-    /// nothing changes nothing is listed.
+    /// The threads of its agent's sub-agents, as of the last look. A new one comes with events here, so nothing is
+    /// listed while nothing changes.
     below: Vec<PathBuf>,
 }
 
@@ -224,7 +224,7 @@ impl<'a> Starter<'a> {
         let watcher = &self.watcher;
         self.threads.retain(|location, thread| {
             match Stamp::of(location, &thread.path) {
-                // Its stamp says nothing; the next look has its time.
+                // Its stamp cannot be relied on; the next look happens at its usual time.
                 Some(_) if thread.is_away && !location.backend().has_database_file => {}
                 Some(stamp) if stamp.home == thread.home => {
                     if thread.seen != Some(stamp) || tries_locks && some_lock_was_released(location, thread) {
@@ -253,7 +253,7 @@ impl<'a> Starter<'a> {
         let below = self.threads.values().flat_map(|thread| &thread.below);
         new.extend(below.filter(|path| path.exists()).map(Location::from));
         new.retain(|location| !self.threads.contains_key(location));
-        // What somebody is waiting for is likely to be in the newest ones.
+        // Events that are waited for are likely to be in the newest threads.
         let changed = |location: &Location| Some(Stamp::of(location, location.dir()?)?.changed());
         new.sort_by_cached_key(|location| std::cmp::Reverse(changed(location)));
         for location in new {

@@ -73,7 +73,7 @@ struct Asked {
     since: Option<Time>,
     at: Instant,
     /// The handler's first process, whose group is the run's. A process group id is not reused while the group has
-    /// members, so that holds after this process is gone, too.
+    /// members, so this still holds after the process is gone.
     group: Option<ProcessId>,
     /// The processes of the run, once they are ended from here.
     ending: Option<Ending>,
@@ -91,7 +91,7 @@ impl Stopping {
         Ok(Stopping { subscription, request, began: Instant::now(), asked: None })
     }
 
-    /// Asks for the stop, or looks what has become of it. Returns at once; `None` if the run or wait is not over.
+    /// Requests the stop, or checks on it. Returns at once; `None` if the run or wait is not over.
     ///
     /// # Errors
     ///

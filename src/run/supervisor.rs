@@ -80,7 +80,7 @@ pub unsafe fn supervise(
         let done = match supervisor.take_lease(length) {
             Ok(true) => supervisor.act(&mut lock),
             Ok(false) => {
-                // Its holder looks again, or, if that is gone, a worker once the lease is over.
+                // Its holder looks again; if that has died, a worker does once the lease is over.
                 lock.release();
                 return Ok(());
             }
@@ -109,7 +109,7 @@ struct Supervisor<'a> {
     watcher: Watcher,
     worker: Option<u32>,
     shutdown: &'a Shutdown,
-    /// Since when what runs have acknowledged has not been synced.
+    /// Since when acknowledgements of runs have not been synced.
     unsynced: Cell<Option<Instant>>,
     /// Where several machines share the thread.
     lease: Option<Box<dyn Lease>>,
@@ -127,7 +127,7 @@ enum Next {
 }
 
 impl Supervisor<'_> {
-    /// Whether the worker that started this process lives, and so does what comes after this run.
+    /// Whether the worker that started this process is alive, and will start the next run.
     fn leaves_the_rest(&self) -> bool {
         let parent =
             rustix::process::getppid().and_then(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok());
@@ -146,7 +146,7 @@ impl Supervisor<'_> {
         Ok(true)
     }
 
-    /// Whether the lease has not been renewed for so long that a handler has to be told to end, so that it is gone before
+    /// Whether the lease has not been renewed for so long that the handler must be ended, so that it is gone before
     /// another machine may start one.
     fn lease_is_ending(&self) -> bool {
         self.lease.as_ref().is_some_and(|lease| lease.left() <= lease.length() / 4)

@@ -32,7 +32,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// How consumers were woken.
 #[derive(Debug)]
 pub enum Waking {
-    /// A notifier said that it will run a dispatch.
+    /// A notifier promised to run a dispatch.
     Queued,
     /// The notifier already had such a task.
     AlreadyQueued,
@@ -46,8 +46,8 @@ pub enum Waking {
     LeftToWorkers,
 }
 
-/// Wakes the consumers that have something pending, in the way that `launcher` says. `source` is the author
-/// of the notifier's task.
+/// Wakes the consumers that have something pending, as `launcher` is set to. `source` is the author of the
+/// notifier's task.
 ///
 /// # Errors
 ///
@@ -107,14 +107,14 @@ pub fn wake_others(queue: &mut Queue, launcher: &Launcher, own: &ConsumerId) -> 
     wake_some(queue, launcher, others).map(drop)
 }
 
-/// Starts the consumers that are due, or, if other processes have to do that, notifies them if any is due.
+/// Starts the consumers that are due or, if other processes start them, notifies these if any is due.
 fn wake_some(
     queue: &mut Queue,
     launcher: &Launcher,
     subscriptions: Vec<Subscription>,
 ) -> Result<Vec<(ConsumerId, Dispatched)>> {
     if !queue.location().backend().wakes_on_push {
-        // Without a look: who only pushes need not be allowed to read.
+        // Without reading the table: a user who may push need not be allowed to read.
         queue.files.touch(COMMIT).ok();
         queue.store.announce(Notice::Stored);
         return Ok(Vec::new());

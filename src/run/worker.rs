@@ -21,10 +21,10 @@ use crate::error::Result;
 use crate::files::stamp::Stamp;
 use crate::files::watch::{LOOK_EVERY, Notice, WITHOUT_NOTICES, Watcher};
 
-/// Polling interval for processes that were told to end.
+/// Polling interval for processes that were asked to end.
 const ENDING_STEP: Duration = Duration::from_millis(50);
 
-/// How long supervisors have to end their runs and record that, once the grace period of handlers is over.
+/// How long supervisors have to end their runs and record the outcome, after the grace period of handlers.
 const LAST_GRACE: Duration = Duration::from_secs(5);
 
 /// Runs a worker until the first request of `shutdown`. Then gives the runs that it has started `grace` to

@@ -200,7 +200,7 @@ pub fn remember_scan(
          WHERE consumer_id = ? AND token = ?",
     )?;
     let consumer = seen.consumer.as_str();
-    // Another process may have evaluated the filter on the same events meanwhile.
+    // Another process may have evaluated the filter on the same events in the meantime.
     let known = conn
         .prepare_cached("SELECT filter_error_id FROM consumers WHERE consumer_id = ?")?
         .query_row([consumer], |row| row.get(0))

@@ -9,8 +9,8 @@ use crate::model::subscription::{ConsumerId, DeadLetter};
 use crate::model::time;
 use crate::store::DeadLetterUpdate;
 
-/// The event's id as an integer. Another program may have stored something else; lookups must use the same
-/// cast as removal, or such a dead letter would be found again for ever.
+/// The event's id as an integer. Another program may have stored something else; lookups must use the same cast as
+/// removal, or such a dead letter would be found again forever.
 const EVENT: &str = "CAST(event_id AS INTEGER)";
 
 /// Passes dead letters to `take`, until it breaks; ordered by consumer and event.

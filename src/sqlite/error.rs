@@ -38,8 +38,8 @@ impl From<Error> for Failed {
 }
 
 pub fn failed(error: rusqlite::Error, doing: &'static str) -> Error {
-    // Whatever keeps SQLite from opening a file has this one code; only the system says what it was. A result with
-    // another extended code was not caused by a failed call.
+    // Every failure to open a file has this one code in SQLite; only the system call's error has the cause. A
+    // result with another extended code was not caused by a failed call.
     let system = std::io::Error::last_os_error();
     let cannot_open = error.sqlite_error().is_some_and(|e| e.extended_code == ffi::SQLITE_CANTOPEN);
     if cannot_open && is_too_many_files(&system) {

@@ -132,7 +132,7 @@ fn has(conn: &Connection, table: &str, columns: &[&str]) -> rusqlite::Result<boo
 pub fn migrate(conn: &mut Connection) -> rusqlite::Result<()> {
     let transaction = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     for column in LATER_COLUMNS {
-        // Another process may have added it meanwhile.
+        // Another process may have added it in the meantime.
         if !has(&transaction, "events", &[column])? {
             transaction.execute_batch(&format!("ALTER TABLE events ADD COLUMN {column} TEXT"))?;
         }

@@ -42,7 +42,7 @@ impl Sqlite {
     /// is left to the next process.
     pub(super) fn checkpoint(&mut self) -> Result<()> {
         let doing = "checkpointing";
-        // Don't use SQLite's own waiting: it would block writers meanwhile.
+        // Don't use SQLite's own waiting: it would block writers.
         self.conn.busy_timeout(Duration::ZERO).doing(doing)?;
         let began = Instant::now();
         loop {

@@ -675,7 +675,7 @@ fn another_users_dispatch_is_refused() {
     // Nor is it advised to anybody else.
     let (findings, _) = as_user(&world, NOBODY, "thread doctor").ends_with(1);
     assert!(findings.contains(
-        "'worker' has events pending, and nobody is running it or waiting to retry it - its owner's next push"
+        "'worker' has events pending, and nothing is running it or waiting to retry it - its owner's next push"
     ));
     assert!(!findings.contains("run `thread dispatch`, or"), "{findings}");
     world.wait_until_quiet();

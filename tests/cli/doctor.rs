@@ -23,7 +23,7 @@ fn examine(world: &World, args: &[&str]) -> Vec<String> {
     let lines: Vec<String> = stdout.lines().map(str::to_owned).collect();
     let errors = lines.iter().filter(|line| line.starts_with("error: ")).count();
     let code = i32::from(errors > 0);
-    let told = |what: &str| format!("Error: {what} - follow the advice beside each finding\n");
+    let told = |what: &str| format!("Error: {what} - follow the advice in each finding\n");
     assert_eq!(output.status.code(), Some(code), "{stdout}{stderr}");
     let told = match (errors, args.contains(&"--fix")) {
         (0, _) => String::new(),
@@ -151,7 +151,7 @@ fn files_that_others_may_write_are_closed_to_them() {
         chmod(&world, name, mode);
         let shown = shown.map_or_else(|| world.inbox().display().to_string(), str::to_owned);
         let problem = format!(
-            "anybody on this machine may write to {shown}, and could thereby run commands as the thread's owner"
+            "every user of this machine may write to {shown}, and could run commands as the thread's owner"
         );
         found_and_repaired(&world, "error", &problem, "others can no longer write it");
         assert_eq!(fs::metadata(world.path(name)).unwrap().permissions().mode() & 0o777, mode & !0o002);
@@ -166,7 +166,7 @@ fn a_thread_in_a_directory_that_is_open_to_all_is_told_to_move() {
     found_and_told(
         &world,
         &format!(
-            "error: anybody on this machine may write to {root}, and could thereby run commands as the thread's owner - \
+            "error: every user of this machine may write to {root}, and could run commands as the thread's owner - \
              move the thread to a directory of its own"
         ),
     );
@@ -180,7 +180,7 @@ fn a_directory_above_that_is_open_to_all_is_a_warning() {
     let root = fs::canonicalize(world.root()).unwrap().display().to_string();
     chmod(&world, "", 0o777);
     let warning = format!(
-        "warning: anybody on this machine may write to {root}, and could thereby replace the thread - \
+        "warning: every user of this machine may write to {root}, and could replace the thread - \
          move the thread to a directory that only its users may write to"
     );
     for words in [&["doctor"][..], &["doctor", "--fix"]] {
@@ -534,7 +534,7 @@ fn a_notifier_that_cannot_be_run_is_told() {
 fn a_consumer_that_was_left_alone_is_started() {
     let world = with_events();
     world.off(["subscribe", "--consumer", "late", "--handler", "cat >got", "--deliver", "stdin"]).quiet();
-    let problem = "'late' has events pending, and nobody is running it or waiting to retry it";
+    let problem = "'late' has events pending, and nothing is running it or waiting to retry it";
     let fix = "run `thread dispatch`, or `thread doctor --fix`";
     assert_eq!(findings(&world), [format!("error: {problem} - {fix}")]);
     let off = world.off(["doctor"]).quiet();
@@ -582,7 +582,7 @@ fn a_backoff_without_a_supervisor_is_continued() {
     let world = with_events();
     world.subscribe("bot-2", "false", &["--backoff", "1h"]);
     kill_waiting(&world, "bot-2");
-    let problem = "'bot-2' has events pending, and nobody is running it or waiting to retry it";
+    let problem = "'bot-2' has events pending, and nothing is running it or waiting to retry it";
     assert_eq!(
         findings(&world),
         [format!("error: {problem} - run `thread dispatch`, or `thread doctor --fix`")]

@@ -245,7 +245,7 @@ fn a_backoff_whose_supervisor_was_killed_is_reported() {
     assert_eq!(world.consumer("bot").get("next_try"), None);
     let text = world.thread(["info"]).quiet();
     assert!(
-        text.contains("    note: nobody is waiting to retry it: run `thread dispatch`, or keep a worker\n"),
+        text.contains("    note: nothing is waiting to retry it: run `thread dispatch`, or keep a worker\n"),
         "{text}"
     );
     world.thread(["dispatch"]).quiet();

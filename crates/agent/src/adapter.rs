@@ -1,9 +1,9 @@
 //! The adapter: one thread, one consumer, one agent program.
 //!
-//! One loop owns all state. It reads new events from the thread, lets [`Runs`] decide, stores the
-//! program's output, and waits for output, a commit, a deadline or a signal. It learns of its own events by
-//! reading them back, like everybody else's, so the successor of a killed adapter knows as much. Text that
-//! arrives during a sync, or shortly after the last one was stored, is stored as one event.
+//! One loop owns all state. It reads new events from the thread, lets [`Runs`] decide, stores the program's output,
+//! and waits for output, a commit, a deadline or a signal. It learns of its own events by reading them back, like
+//! all others, so the successor of a killed adapter knows as much. Text that arrives during a sync, or shortly
+//! after the last one was stored, is stored as one event.
 
 mod attempt;
 mod beginning;
@@ -48,7 +48,7 @@ const ATTACHMENTS_VARIABLE: &str = "THREAD_ATTACHMENTS";
 /// How requests for permission are answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Permit {
-    /// By an event in the thread, from anybody.
+    /// By an event in the thread, from any source.
     Ask,
     Allow,
     Reject,
@@ -68,10 +68,10 @@ pub struct Options {
     pub idle: Duration,
     /// How long the program may print nothing while an answer is due.
     pub quiet: Duration,
-    /// How many bytes an attempt may store in all its events together, besides the answer itself.
+    /// How many bytes an attempt may store in all its events together, not counting the answer itself.
     pub max_output: u64,
     pub permit: Permit,
-    /// How many programs may live at once in the threads beside this one; 0: any number.
+    /// How many programs may run at once in the threads of this folder; 0: any number.
     pub max_agents: u32,
 }
 
@@ -118,10 +118,10 @@ pub struct Adapter {
     session: Option<String>,
     /// The newest request to forget what was said before it; 0 if there is none.
     cleared: i64,
-    /// The request that was the newest one when the program was started. If there is another by now, the program knows
-    /// what it should not.
+    /// The newest such request when the program was started. If there is a newer one, the program knows what it
+    /// should have forgotten.
     program_cleared: i64,
-    /// What the program has said unasked, after its answer: a run of its own begins with it.
+    /// Output that the program printed unasked, after its answer: a run of its own begins with it.
     unasked: Vec<Output>,
     running: Option<Running>,
     /// Where programs are counted, if their number is limited.
@@ -196,7 +196,7 @@ impl Adapter {
         let worked = self.work();
         self.end_program();
         worked?;
-        // The cursor may have been moved back meanwhile; every message up to here has its ending.
+        // The cursor may have been moved back since; every message up to here has its ending.
         let (consumer, upto) = (&self.options.consumer, self.acknowledged);
         match self.queue.acknowledge(consumer, upto) {
             Ok(_) | Err(Error::UnknownConsumer(_)) => Ok(()),
@@ -218,9 +218,8 @@ impl Adapter {
                 Step::End => return Ok(()),
                 Step::Wait(until) => {
                     self.wait(self.outbox.due().map_or(until, |due| due.min(until)));
-                    // Readers are waiting for this output, so it is stored before catching up. Storing may
-                    // block: what the program printed meanwhile is taken first, so that it does not seem
-                    // quiet.
+                    // Readers are waiting for this output, so it is stored before catching up. Storing may block:
+                    // output printed in the meantime is read first, so that the program does not seem quiet.
                     if self.flush()? {
                         self.drain(None);
                     }

@@ -1,9 +1,8 @@
 //! The files attached to a message that may be passed to an agent program.
 //!
-//! A gateway stores uploads in the folder [`STORAGE`] beside the sessions, and describes them in the
-//! message's metadata: [`ATTACHMENTS`] says what they are, [`FILES`] where. Metadata is untrusted, so a path
-//! is accepted only if, with all links resolved, it is a file in the thread's own directory or in that
-//! folder.
+//! A gateway stores uploads in the folder [`STORAGE`] next to the sessions, and describes them in the message's
+//! metadata: [`ATTACHMENTS`] has their types, [`FILES`] their paths. Metadata is untrusted, so a path is accepted
+//! only if, with all links resolved, it is a file in the thread's own directory or in that folder.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -15,7 +14,7 @@ pub const ATTACHMENTS: &str = "user_message_attachments";
 /// The key with the paths of attachments that are files on this machine.
 pub const FILES: &str = "attachment_files";
 
-/// The folder with the files of attachments, `<bucket>/<path>`, beside the threads of a gateway.
+/// The folder with the files of attachments, `<bucket>/<path>`, next to the threads of a gateway.
 pub const STORAGE: &str = "storage";
 
 /// The longest total of all paths, in bytes: they are passed in an environment variable.

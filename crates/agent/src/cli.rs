@@ -25,9 +25,9 @@ use thread::run::Launcher;
 
 /// Connect any agent program to a thread
 ///
-/// A conversation with an agent is a thread: everything said in it, and everything the agent does in
-/// answer, is an event. `thread agent install` subscribes an agent; from then on each message that is
-/// pushed is given to PROGRAM, and PROGRAM's output is pushed as it comes.
+/// A conversation with an agent is a thread: each message, and everything the agent does in answer, is an event.
+/// `thread agent install` subscribes an agent; from then on each message that is pushed is given to PROGRAM, and
+/// PROGRAM's output is pushed as it comes.
 ///
 /// Without a command, this is the handler that `install` subscribes: it gives the consumer's messages to
 /// PROGRAM one after another, and ends when there is nothing left to do, or has been for --idle.
@@ -117,7 +117,7 @@ pub fn current_directory() -> Result<PathBuf> {
 
 /// Returns the launcher for this program's pushes.
 pub fn find_launcher() -> Result<Launcher> {
-    let hint = "install it beside thread-agent, or put it on PATH";
+    let hint = "install it next to thread-agent, or put it on PATH";
     launcher::launcher().map_err(|what| Failure::failed(what, hint))
 }
 
@@ -184,7 +184,7 @@ fn report(failure: &Failure, as_json: bool) -> ExitCode {
         true => json!({ "error": what, "suggestion": hint, "code": code.as_str() }).to_string(),
         false => format!("Error: {} - {}", plain(what), plain(hint)),
     };
-    // If stderr is closed, the exit code still tells.
+    // If stderr is closed, the exit code still reports the failure.
     drop(writeln!(std::io::stderr(), "{line}"));
     ExitCode::from(*exit)
 }

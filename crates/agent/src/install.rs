@@ -53,7 +53,7 @@ impl Install {
     ///
     /// # Errors
     ///
-    /// `thread-agent` is neither beside this program nor on `PATH`; an argument contains a NUL character.
+    /// `thread-agent` is neither in this program's directory nor on `PATH`; an argument contains a NUL character.
     pub fn handler(&self) -> Result<String> {
         let adapter = launcher::program("thread-agent").map_err(Error::Other)?;
         let mut words = vec![adapter.to_string_lossy().into_owned()];

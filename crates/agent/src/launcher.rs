@@ -13,7 +13,7 @@ use thread::run::{Launcher, WakeBy};
 ///
 /// # Errors
 ///
-/// A message, if the program `thread` is neither beside this executable nor on `PATH`.
+/// A message, if the program `thread` is neither in this executable's directory nor on `PATH`.
 pub fn launcher() -> Result<Launcher, String> {
     let program = program("thread")?;
     let setting = std::env::var_os("THREAD_NOTIFIER");
@@ -21,7 +21,7 @@ pub fn launcher() -> Result<Launcher, String> {
     Ok(Launcher { program, waking })
 }
 
-/// Returns the path of a program of this workspace: beside this executable, else on `PATH`.
+/// Returns the path of a program of this workspace: in this executable's directory, else on `PATH`.
 ///
 /// # Errors
 ///
@@ -32,7 +32,7 @@ pub fn program(name: &str) -> Result<PathBuf, String> {
     beside
         .filter(|path| is_executable(path))
         .or_else(|| on_path(name))
-        .ok_or_else(|| format!("there is no program '{name}' beside this one or on PATH"))
+        .ok_or_else(|| format!("there is no program '{name}' next to this one or on PATH"))
 }
 
 /// Returns the first executable file of that name on `PATH`.

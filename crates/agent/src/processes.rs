@@ -115,8 +115,8 @@ pub fn supervisors_of(location: &Location, consumer: &str) -> Vec<ProcessId> {
             && has(&words, b"--consumer", consumer.as_bytes())
     };
     let pids = process::all().map(|process| process.pid);
-    // Identified before its command line is read: if the pid is reused in between, the identity is that of a
-    // process that is gone, and harmless.
+    // Its identity is taken before its command line is read: if the pid is reused in between, the identity is that
+    // of a process that is gone, and harmless.
     pids.filter_map(ProcessId::of).filter(|process| is_one(&process.pid)).collect()
 }
 

@@ -27,7 +27,7 @@ pub enum Output {
     Thinking(String),
     /// A content part of the answer that is not text, such as an image.
     Part(Value),
-    /// What the agent intends to do, as far as it is done: the whole list.
+    /// The agent's plan with its progress: the whole list.
     Plan(Value),
     /// The whole state that it shares with the client.
     State(Value),
@@ -71,7 +71,7 @@ pub struct Prompt {
     pub transcript: Vec<Spoken>,
     /// The recorded session, for the first prompt of a persistent process; else `None`.
     pub session: Option<String>,
-    /// What the client handed over with the message.
+    /// The client's input along with the message.
     pub input: ClientInput,
 }
 
@@ -86,17 +86,18 @@ pub trait Protocol: Send {
     /// Whether one process serves many prompts: the program is persistent.
     fn keeps_process(&self) -> bool;
 
-    /// Whether a persistent program may say something while no prompt is due. For this it has all state that it needs.
+    /// Whether a persistent program may print something while no prompt is due. The protocol keeps the state for
+    /// this.
     fn speaks_unasked(&self) -> bool {
         false
     }
 
-    /// Whether the program still works at something after its answer, of which it will say how it ended.
+    /// Whether the program still works on something after its answer, and will report its end.
     fn works_in_background(&self) -> bool {
         false
     }
 
-    /// Notes that what the program has said unasked is over.
+    /// Notes that the program's unasked output has ended.
     fn unasked_done(&mut self) {}
 
     /// The maximum number of earlier messages that a new process gets.
@@ -126,8 +127,8 @@ pub trait Protocol: Send {
     /// Answers a request for permission; `None` rejects it.
     fn permit(&mut self, request_id: &str, choice: Option<&str>, out: &mut Vec<u8>);
 
-    /// Gives the program the result of one of the client's tools, with what the client handed over besides.
-    /// Called only if the protocol [takes](Protocol::takes) tools.
+    /// Gives the program the result of one of the client's tools, with the client's further input. Called only if
+    /// the protocol [takes](Protocol::takes) tools.
     fn tool_result(&mut self, _result: &ToolResult, _input: &ClientInput, _out: &mut Vec<u8>) {}
 }
 

@@ -1,9 +1,9 @@
 //! AgentSlots for agent programs: at most so many live at once in the threads of one folder.
 //!
-//! The folder `.agents` beside the threads has a file for each slot, locked by the adapter whose program
-//! lives, and in `waiting` a file for each adapter that waits for one, locked as long as it does, and named
-//! so that the oldest message is first. Only the first takes a slot. `wanted` asks one idle adapter to give
-//! its slot up. Locks end with their process, so nothing is left to clean up when one is killed.
+//! The folder `.agents` next to the threads has a file for each slot, locked by the adapter whose program runs, and
+//! in `waiting` a file for each adapter that waits for one, locked while it waits, and named so that the oldest
+//! message is first. Only the first takes a slot. `wanted` asks one idle adapter to give its slot up. Locks end
+//! with their process, so nothing is left to clean up when one is killed.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::sub_agent::is_sub_agent;
 
-/// How often those who wait look: the first, and the others.
+/// How often waiting adapters look: the first, and the others.
 const FIRST_LOOKS: Duration = Duration::from_millis(100);
 const OTHERS_LOOK: Duration = Duration::from_millis(500);
 
@@ -44,7 +44,7 @@ pub struct Waiter {
     asked: Option<Instant>,
 }
 
-/// What came of trying to take a slot.
+/// The result of trying to take a slot.
 #[derive(Debug)]
 pub enum Turn {
     Taken(Slot),
@@ -69,7 +69,7 @@ impl AgentSlots {
         let waiting = self.dir.join("waiting");
         DirBuilder::new().recursive(true).mode(0o700).create(&waiting)?;
         let pid = std::process::id();
-        // Locked before it has its name: others remove files that nobody has locked.
+        // Locked before it gets its name: other processes remove files that are not locked.
         let new = waiting.join(format!(".{pid}"));
         let lock = open(&new)?;
         lock.try_lock().map_err(io::Error::from)?;
@@ -78,7 +78,7 @@ impl AgentSlots {
         Ok(Waiter { id, path, _lock: lock, asked: None })
     }
 
-    /// Takes a slot if one is free and nobody has waited for longer.
+    /// Takes a slot if one is free and no other has waited longer.
     ///
     /// # Errors
     ///
@@ -111,19 +111,19 @@ impl AgentSlots {
         }
         before.sort_unstable();
         for path in before {
-            // It may have got its slot by now.
+            // It may have its slot already.
             let Ok(file) = File::open(&path) else { continue };
             if !is_locked(file.try_lock())? {
                 return Ok(false);
             }
-            // Whoever waited there was killed.
+            // The adapter that waited there was killed.
             std::fs::remove_file(path).ok();
         }
         Ok(true)
     }
 
-    /// Whether somebody waits for a slot, so that this adapter, which is idle, should give way. Asking makes it
-    /// this adapter's business: no other is told.
+    /// Whether an adapter waits for a slot, so that this one, which is idle, should give way. Asking consumes the
+    /// request: no other adapter sees it.
     pub fn is_wanted(&self) -> bool {
         let path = self.dir.join("wanted");
         let asked = path.metadata().and_then(|about| about.modified());

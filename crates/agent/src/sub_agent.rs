@@ -54,8 +54,8 @@ pub struct NewSubAgent {
     /// The attempt of that run; 0 if it is not known.
     pub attempt: u64,
     pub task: String,
-    /// Nobody waits for it: the call gets a result at once, and the outcome is pushed to the parent later, as
-    /// a message with priority `later`.
+    /// It is not waited for: the call gets a result at once, and the outcome is pushed to the parent later, as a
+    /// message with priority `later`.
     pub background: bool,
     /// The command line that starts its adapter.
     pub handler: String,

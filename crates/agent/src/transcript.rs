@@ -40,7 +40,7 @@ pub struct Spoken {
 }
 
 /// Returns the last messages of a thread, at most `most`, oldest first, without those whose id is `unanswered` and
-/// those up to `cleared`, which are to be forgotten.
+/// those up to `cleared`, which must be forgotten.
 pub fn transcript(
     queue: &mut Queue,
     cleared: i64,

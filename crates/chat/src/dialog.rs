@@ -64,7 +64,7 @@ pub async fn run(session: &mut Session, screen: &mut Screen) -> Result<Outcome> 
     Ok(outcome)
 }
 
-/// Waits for a line, and meanwhile shows what other clients and the agent send.
+/// Waits for a line; until then shows what other clients and the agent send.
 async fn listen<T>(
     session: &mut Session,
     screen: &mut Screen,

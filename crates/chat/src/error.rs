@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Display;
 
-/// The code of what the gateway sent and this version cannot read.
+/// The code of an error that this version does not know.
 pub const UNREADABLE: &str = "unreadable";
 
 pub type Result<T> = std::result::Result<T, Failure>;

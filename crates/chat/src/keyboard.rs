@@ -1,6 +1,6 @@
-//! Lines typed at the terminal while something else goes on.
+//! Lines typed at the terminal while something else is happening.
 //!
-//! Nothing is read ahead: what is typed after the line that was asked for is left to whoever reads next.
+//! Nothing is read ahead: input after the requested line is left to the next reader.
 
 use std::io;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! `thread chat`: a terminal client of the gateway `thread serve`.
 //!
-//! Every message is an event on the gateway's disk. The connection, which survives a gateway that is
-//! restarted, is `thread_protocol::client`; this program shows what comes, and sends what is typed.
+//! Every message is an event on the gateway's disk. The connection, which survives a gateway that is restarted, is
+//! `thread_protocol::client`; this program shows what arrives, and sends what is typed.
 
 mod config;
 mod dialog;

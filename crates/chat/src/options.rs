@@ -10,9 +10,9 @@ use uuid::Uuid;
 /// With a message, sends it and prints the answer. Without one, starts a conversation on a terminal;
 /// elsewhere, stdin is the message. Continues the last session unless --session or --new is given.
 ///
-/// The answer, and nothing else, goes to stdout: on a terminal as it comes, elsewhere once it is complete.
-/// Tool calls, the place in the queue and errors go to stderr. Ctrl-C cancels the run, and a second one
-/// quits. Exits 0 after an answer, 1 after an error, 2 after a usage error, 130 after Ctrl-C.
+/// The answer, and nothing else, goes to stdout: on a terminal as it arrives, elsewhere once it is complete. Tool
+/// calls, the position in the queue and errors go to stderr. Ctrl-C cancels the run, and a second one quits. Exits
+/// 0 after an answer, 1 after an error, 2 after a usage error, 130 after Ctrl-C.
 #[derive(Debug, Parser)]
 #[command(name = "thread chat", bin_name = "thread chat", version, max_term_width = 100)]
 #[command(after_help = "\
@@ -46,7 +46,7 @@ pub struct Options {
     #[arg(long)]
     pub json: bool,
 
-    /// The gateway's address [default: where `thread serve` says it listens]
+    /// The gateway's address [default: the one that `thread serve` has published]
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
 

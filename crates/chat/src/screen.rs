@@ -19,7 +19,7 @@ const WIDTH: usize = 80;
 /// The mark of a quoted line.
 const QUOTED: &str = "  | ";
 
-/// A quotation with more lines than this may not be seen whole.
+/// A quotation with more lines than this may not fit on the screen.
 const MANY: usize = 20;
 
 pub struct Screen {
@@ -50,7 +50,7 @@ impl Screen {
         self.out_is_terminal && !self.json
     }
 
-    /// Whether somebody can be asked: what a question is about goes to stderr.
+    /// Whether a user can be asked: questions are shown on stderr.
     pub fn can_ask(&self) -> bool {
         self.err_is_terminal && !self.json && io::stdin().is_terminal()
     }
@@ -103,8 +103,8 @@ impl Screen {
         self.remark(&text);
     }
 
-    /// Prints what has to be read to the end on stderr: nothing is left out, and every line of it is marked,
-    /// so that it cannot pass for one of this program's.
+    /// Prints text that must be read in full on stderr: nothing is left out, and every line is marked, so that it
+    /// cannot be mistaken for this program's own.
     pub fn quote(&mut self, text: &str) {
         let room = if self.err_is_terminal { width().saturating_sub(QUOTED.len()) } else { usize::MAX };
         let mut lines = 0;
@@ -242,8 +242,8 @@ fn width() -> usize {
     terminal_size::terminal_size().map_or(WIDTH, |(width, _)| usize::from(width.0))
 }
 
-/// Writes to stdout and flushes, so that tokens are seen as they come. Exits if the reader has closed the
-/// pipe; the run continues without this client.
+/// Writes to stdout and flushes, so that tokens appear as they arrive. Exits if the reader has closed the pipe; the
+/// run continues without this client.
 fn write(text: &str) {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

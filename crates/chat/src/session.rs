@@ -58,7 +58,7 @@ impl Session {
             Start::New => session.create().await?,
             Start::This(id) => drop(session.call::<SessionsSwitch>(&switch(id)).await?),
             Start::Last => match session.config.last_session() {
-                // It may have been deleted meanwhile.
+                // It may have been deleted in the meantime.
                 Some(id) => match session.client.call::<SessionsSwitch>(&switch(id)).await {
                     Err(Error::Refused(why)) if why.code == code::UNKNOWN_SESSION => session.create().await?,
                     entered => drop(entered.map_err(|e| explain(&session.config, &e))?),
@@ -132,7 +132,7 @@ impl Session {
         self.call::<PermissionAnswer>(&params).await.map(drop)
     }
 
-    /// What the gateway sends next. Cancel-safe.
+    /// The gateway's next message. Cancel-safe.
     pub async fn receive(&mut self) -> Result<Received> {
         let received = self.client.receive().await.map_err(|e| explain(&self.config, &e))?;
         self.remember();

@@ -75,7 +75,7 @@ struct Turn<'a> {
     screen: &'a mut Screen,
     /// `None` if the message is a command, which the gateway answers itself.
     run: Option<String>,
-    /// What the attempt under way has said of the answer.
+    /// The answer so far, from the current attempt.
     said: String,
     /// The tool calls without a result.
     calls: HashMap<String, ToolCall>,
@@ -106,7 +106,7 @@ impl Turn<'_> {
                     self.interrupted = true;
                     self.screen.note("cancelling; Ctrl-C again quits");
                     tokio::select! {
-                        // It may be over by now, which the next event says.
+                        // It may have ended already; the next event will show.
                         asked = self.session.cancel(run) => if let Err(failure) = asked {
                             self.screen.note(failure.what);
                         },
@@ -224,7 +224,7 @@ impl Turn<'_> {
         None
     }
 
-    /// What was said is not the answer: where it is not on the screen yet, it goes to stderr.
+    /// The partial text is not the answer: if it is not on the screen yet, it goes to stderr.
     fn take_back(&mut self) {
         let said = std::mem::take(&mut self.said);
         if !said.is_empty() && !self.screen.streams() {
@@ -232,8 +232,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Shows the first question, all of it, and asks if somebody is there to answer. If not, another client
-    /// may.
+    /// Shows the whole first question, and asks for an answer if there is a user. If not, another client may
+    /// answer.
     fn ask(&mut self) {
         self.asks = false;
         let Some(question) = self.questions.front() else { return };

@@ -1,4 +1,4 @@
-//! Text from elsewhere, made safe for a terminal: nothing in it can steer the terminal, hide or reorder.
+//! Untrusted text, made safe for a terminal: it cannot control the terminal, hide or reorder anything.
 
 use std::fmt::Write;
 

@@ -1,8 +1,9 @@
 //! The idempotency keys of a conversation's events, and what is stored under them.
 //!
-//! The keys are reserved for the programs ([`thread::model::key`]), but versions up to 0.2 used keys that anybody may
-//! use, and whoever writes to the database itself may use any. So an event counts only as what it is, whatever its
-//! key says; and if the key of an event belongs to something else, the event is stored under another one, its
+//! The keys are reserved for the programs ([`thread::model::key`]), but versions up to 0.2 used keys that any
+//! program may use, and a program that writes to the database directly may use any. So an event counts as what its
+//! content is, regardless of its key; and if the key of an event is taken by something else, the event is stored
+//! under another one, its
 //! *spare key*.
 
 use thread::model::key::{IdempotencyKey, InvalidKey};
@@ -89,7 +90,8 @@ pub fn ending_of(queue: &mut Queue, of: i64) -> Result<Option<Event>> {
     Ok(None)
 }
 
-/// Whether an event has the form of an ending of the run that answers event `of`. What was there before that is none.
+/// Whether an event has the form of an ending of the run that answers event `of`. An event that was there before
+/// the message is not one.
 fn ends(event: &Event, of: i64) -> bool {
     event.id > of && Entry::of(event).ends() == Some(of)
 }
@@ -124,7 +126,8 @@ pub fn stands_for(stored: &Event, event: &NewEvent<'_>) -> bool {
 }
 
 /// Returns what to store if the key of an event belongs to `holder`: nothing if that stands for it, else the event
-/// under its spare key. In place of an ending it is an error, which says so and has what was answered.
+/// under its spare key. If an ending's key is taken, the run ends with an error instead, which says so and includes
+/// the answer.
 ///
 /// # Errors
 ///

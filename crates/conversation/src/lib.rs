@@ -11,21 +11,21 @@
 //! | an answer to a permission request | [`permission_answer`] | [`Entry::PermissionAnswer`] |
 //! | a title for the conversation | [`title`] | [`Entry::Title`] |
 //! | the conversation that this one is a copy of | [`forked`] | [`Entry::Forked`] |
-//! | the agent forgets what was said before | [`clear`] | [`Entry::Clear`] |
+//! | the agent forgets the conversation so far | [`clear`] | [`Entry::Clear`] |
 //! | the agent's session | [`session`] | [`Entry::Session`] |
 //! | a copy of a sub-agent's event | [`sub_agent`] | [`Entry::SubAgent`] |
-//! | a client goes on with a run | [`continued`] | [`Entry::Continued`] |
+//! | a client continues a run | [`continued`] | [`Entry::Continued`] |
 //! | the agent's work | the methods of [`Run`] | the other variants of [`Entry`] |
 //!
 //! # Runs
 //!
 //! A *run* is everything done in answer to one message, or what the agent does unasked after its answer: a run of
-//! its own, known by the event that began it. Its run id is given by the sender or derived from the
-//! message's id ([`run_id_of`]). Two messages may have the same run id; their runs are told apart by the
-//! message's id, which the events that begin and end a run have as `reply_to`. A run ends with exactly one of
-//! an answer, an error that is not retryable, and a cancellation: each is pushed under the key [`end_key`],
-//! so there can be only one, whichever process writes it. An event that looks like an ending but is not the
-//! one stored under that key ends nothing: [`is_ending`] tells.
+//! its own, known by the event that began it. Its run id is given by the sender or derived from the message's id
+//! ([`run_id_of`]). Two messages may have the same run id; their runs are told apart by the message's id, which the
+//! events that begin and end a run have as `reply_to`. A run ends with exactly one of an answer, an error that is
+//! not retryable, and a cancellation: each is pushed under the key [`end_key`], so there can be only one, whichever
+//! process writes it. An event that looks like an ending but is not stored under that key ends nothing:
+//! [`is_ending`] checks.
 
 /// An enum of words.
 macro_rules! words {
@@ -107,7 +107,7 @@ pub const CLIENT_TOOL_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 words! {
     /// What the agent is doing.
     pub enum Status {
-        /// It will begin when fewer agents are at work.
+        /// It will begin when fewer agents are running.
         Waiting = "waiting",
         Thinking = "thinking",
         ExecutingTool = "executing_tool",
@@ -181,8 +181,8 @@ pub fn permission_answer(
     record_from(source, "permission_answer", text(&answer))
 }
 
-/// A client goes on with the run of a message under another name: it answered what that run was waiting for, and
-/// has seen everything up to the event `after`. The key makes it one, however often it is asked for.
+/// A client continues the run of a message under another name: it answered what that run was waiting for, and has
+/// seen everything up to the event `after`. The key makes repeated requests one event.
 ///
 /// # Errors
 ///
@@ -209,7 +209,7 @@ pub fn title(source: &str, title: &str) -> Result<NewEvent<'static>, InvalidEven
     record_from(source, "title", title.to_owned())
 }
 
-/// The agent is to forget what was said before this: it begins again with an empty session.
+/// The agent must forget everything before this: it starts again with an empty session.
 ///
 /// # Errors
 ///

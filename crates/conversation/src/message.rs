@@ -72,8 +72,8 @@ impl Message {
     }
 }
 
-/// What a client handed to the agent with a message, besides the message: the fields of AG-UI's `RunAgentInput`
-/// that are not empty. The key `run_input` of the metadata of messages, of results of the client's tools and of
+/// What a client passed to the agent along with a message: the fields of AG-UI's `RunAgentInput` that are not
+/// empty. The key `run_input` of the metadata of messages, of results of the client's tools and of
 /// [`continued`](crate::continued).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -95,7 +95,7 @@ impl ClientInput {
     /// Any JSON, for the agent alone.
     pub const FORWARDED_PROPS: &str = "forwarded_props";
 
-    /// What the gateway could not hand on: `[{"field","reason"}]`.
+    /// Fields that the gateway could not pass on: `[{"field","reason"}]`.
     pub const UNSUPPORTED: &str = "unsupported";
 
     /// The client's name for the run that this one comes from.

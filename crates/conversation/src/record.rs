@@ -74,9 +74,9 @@ impl Record {
 
 /// The meaning of an event in a conversation.
 ///
-/// Parsing is lenient, whoever pushed the event: a key that is missing or of the wrong type counts as not
-/// given, and an event without a meaning is [`Entry::Other`]. The events of a run come from `self`; from any
-/// other source they are [`Entry::Other`], so that no outsider can begin or end a run.
+/// Parsing is lenient, whatever pushed the event: a key that is missing or of the wrong type counts as not given,
+/// and an unknown event is [`Entry::Other`]. The events of a run come from `self`; from any other source they are
+/// [`Entry::Other`], so that no outsider can begin or end a run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Entry {
     Message(Message),
@@ -114,7 +114,7 @@ pub enum Entry {
         /// See [`Entry::Answer`].
         began: Option<i64>,
         interrupted_by: Option<i64>,
-        /// What had been said of the answer when the run ended.
+        /// The answer so far, when the run ended.
         partial: Option<String>,
     },
     /// An ending.
@@ -123,7 +123,7 @@ pub enum Entry {
         reply_to: Option<i64>,
         /// See [`Entry::Answer`].
         began: Option<i64>,
-        /// What had been said of the answer.
+        /// The answer so far.
         partial: Option<String>,
     },
     /// A request to end the run with the event's `run_id`.
@@ -133,7 +133,7 @@ pub enum Entry {
     Permission(Permission),
     PermissionAnswer(PermissionAnswer),
     Session(Session),
-    /// The agent forgets what was said before.
+    /// The agent forgets everything before.
     Clear,
     Title(String),
     /// The conversation is a copy of another.
@@ -145,7 +145,7 @@ pub enum Entry {
     StateDelta(Value),
     /// Fields of the client's input that the program cannot take.
     Unsupported(Vec<String>),
-    /// A client goes on with the run of a message, of which it has seen everything up to the event `after`. The
+    /// A client continues the run of a message, of which it has seen everything up to the event `after`. The
     /// event's `run_id` is the client's name for the rest.
     Continued {
         reply_to: i64,

@@ -13,7 +13,7 @@ use crate::{
     Answer, ClientInput, Permission, Record, Status, ToolCall, ToolResult, own_event, text, with_metadata,
 };
 
-/// The most that the ending of a run without an answer keeps of what it had said, in bytes.
+/// The maximum part of an unfinished answer that the ending of a run keeps, in bytes.
 pub const MAX_PARTIAL: usize = 1024 * 1024;
 
 /// The key of the ending of the run that answers this event.
@@ -78,7 +78,7 @@ impl Run {
         self.record("toolresult", text(&result.kept()), self.metadata())
     }
 
-    /// The result of one of a client's tools, given by that client, with what it hands to the agent besides.
+    /// The result of one of a client's tools, given by that client, with further input for the agent.
     pub fn client_tool_result(
         &self,
         client: &str,
@@ -89,7 +89,7 @@ impl Run {
         self.record("toolresult", text(&result.kept()), metadata)
     }
 
-    /// Closes a call of which the program has reported no result; the outcome says why nobody waits any longer.
+    /// Closes a call whose result the program never reported; the outcome gives the reason.
     pub fn unreported_result(&self, result: &ToolResult) -> NewEvent<'static> {
         self.record("toolresult", text(&result.kept()), Metadata { unreported: true, ..self.metadata() })
     }
@@ -130,8 +130,7 @@ impl Run {
         with_metadata(own_event(Type::Message, None, content), &metadata).keyed(end_key(self.reply_to))
     }
 
-    /// An ending: an error that is not retryable. `partial` is what had been said of the answer; empty if
-    /// nothing.
+    /// An ending: an error that is not retryable. `partial` is the answer so far; empty if there is none.
     pub fn failed(&self, error: &str, partial: &str) -> NewEvent<'static> {
         let content = text(&Failure { error: error.to_owned(), retryable: false });
         self.record("error", content, self.ending_after(partial)).keyed(end_key(self.reply_to))
@@ -145,8 +144,8 @@ impl Run {
         self.record("error", content, Metadata { reply_to, interrupted_by, ..self.metadata() })
     }
 
-    /// An ending: the run was cancelled. `why` says by whom, or for what reason; `partial` is what had been
-    /// said of the answer, empty if nothing.
+    /// An ending: the run was cancelled. `why` is by whom, or the reason; `partial` is the answer so far, empty if
+    /// there is none.
     pub fn cancelled(&self, why: &str, partial: &str) -> NewEvent<'static> {
         self.record("cancelled", why.to_owned(), self.ending_after(partial)).keyed(end_key(self.reply_to))
     }

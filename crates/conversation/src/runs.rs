@@ -1,10 +1,9 @@
 //! The open runs of a conversation, the order in which they run, and what must be done about them.
 //!
-//! A [`Runs`] is fed every event past the consumer's cursor, in order, and holds the runs that have no ending
-//! yet. The adapter asks it what to do next, and learns of its own events by reading them back; other readers,
-//! such as a gateway, ask it which run is active and what waits. Whoever reads the same events gets the same
-//! answers, so an adapter that replaces a killed one continues where that one stopped. Pure: no clock and no
-//! I/O.
+//! A [`Runs`] is fed every event past the consumer's cursor, in order, and holds the runs that have no ending yet.
+//! The adapter asks it what to do next, and learns of its own events by reading them back; other readers, such as a
+//! gateway, ask it which run is active and what waits. Every reader of the same events gets the same answers, so an
+//! adapter that replaces a killed one continues where that one stopped. Pure: no clock and no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +33,7 @@ pub struct OpenRun {
     pub open_calls: BTreeMap<String, String>,
     /// Requests for permission of the last attempt that have no answer yet.
     pub open_permissions: Vec<OpenPermission>,
-    /// Set once it was cancelled: the whole reason, with who asked for it.
+    /// Set once it was cancelled: the whole reason, with its author.
     pub cancel: Option<String>,
 }
 
@@ -44,7 +43,7 @@ pub struct OpenPermission {
     /// The event that asks.
     pub event_id: i64,
     pub request_id: String,
-    /// The ids of its choices. Any other answer counts for nothing.
+    /// The ids of its choices. Any other answer is ignored.
     pub choices: Vec<String>,
 }
 
@@ -320,7 +319,7 @@ impl Runs {
             }
         }
         match self.iter().min_by_key(|run| run.rank()) {
-            // Nobody can take up what the agent began itself.
+            // A run that the agent began itself cannot be retried.
             Some(run) if run.run.is_own || run.attempts >= most => Next::GiveUp(run.id()),
             Some(run) => Next::Run(run.id()),
             None => Next::Nothing,

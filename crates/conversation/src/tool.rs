@@ -51,7 +51,7 @@ pub struct ToolResult {
     /// What the tool returned, any JSON, or why it failed.
     #[serde(flatten, with = "outcome")]
     pub outcome: Result<Value, String>,
-    /// What it shows besides, an array, such as changes to files: `{"type":"diff","path","oldText","newText"}`; null if
+    /// Further content, an array, such as changes to files: `{"type":"diff","path","oldText","newText"}`; null if
     /// nothing.
     #[serde(default, deserialize_with = "array", skip_serializing_if = "Value::is_null")]
     pub content: Value,
@@ -143,7 +143,7 @@ pub struct Permission {
     /// The arguments of that call, any JSON, null if there are none.
     #[serde(default)]
     pub arguments: Value,
-    /// What else is known of it, such as the change to a file; empty if nothing.
+    /// Further details, such as the change to a file; empty if there are none.
     #[serde(default, deserialize_with = "lenient")]
     pub details: String,
     #[serde(deserialize_with = "elements")]

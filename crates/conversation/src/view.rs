@@ -98,7 +98,7 @@ pub struct Call {
     pub has_result: bool,
     /// It is one of the client's tools.
     pub for_client: bool,
-    /// How its sub-agent ended, if it has one, unless that goes on in the background.
+    /// How its sub-agent ended, if it has one, unless that continues in the background.
     ended: Option<Result<(), String>>,
 }
 
@@ -142,7 +142,7 @@ pub struct RunView {
     subject: i64,
     run_id: Option<String>,
     has_started: bool,
-    /// What the client gave with the message.
+    /// The client's input with the message.
     pub input: ClientInput,
     /// The state that client and agent share, as the client has it.
     pub state: Value,
@@ -381,7 +381,7 @@ impl RunView {
                 did.push(SubChange::Began);
                 let ended = self.calls.get(&parent).and_then(|call| call.ended.clone());
                 let is_open = ended.is_none();
-                // All that it did is told after the result of its call.
+                // Everything it did is reported after the result of its call.
                 did.extend(ended.map(|ended| match ended {
                     Ok(()) => SubChange::Answered(None),
                     Err(why) => SubChange::Failed(why),

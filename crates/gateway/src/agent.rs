@@ -18,7 +18,7 @@ use crate::error::Result;
 /// The agent that new sessions get.
 #[derive(Debug, Clone)]
 pub struct Agent {
-    /// What to call it, if its command says so.
+    /// Its name, if it can be told from the command.
     pub name: Option<String>,
     install: Install,
     launcher: Launcher,
@@ -47,12 +47,12 @@ impl Agent {
         let name = name_of(&words);
         let install = Install { options, env_file, ..Install::new(words, cwd) };
         install.handler().map_err(|e| {
-            Failure::failed(e.to_string(), "install thread-agent beside thread-serve, or on PATH")
+            Failure::failed(e.to_string(), "install thread-agent next to thread-serve, or on PATH")
         })?;
         Ok(Agent { name, install, launcher: launcher.clone() })
     }
 
-    /// Subscribes the agent in a thread of which it is to see the first `said` events as past.
+    /// Subscribes the agent in a thread whose first `said` events are past for it.
     ///
     /// # Errors
     ///
@@ -119,8 +119,8 @@ fn words(line: &str, cwd: &Path) -> Result<Vec<String>, Failure> {
     Ok(words)
 }
 
-/// What to call an agent: `claude-code-acp` for `npx -y @zed-industries/claude-code-acp@latest`. `None` if its command
-/// does not say.
+/// What to call an agent: `claude-code-acp` for `npx -y @zed-industries/claude-code-acp@latest`. `None` if the
+/// command gives none.
 fn name_of(words: &[String]) -> Option<String> {
     const STARTERS: [&str; 7] = ["node", "npx", "python", "python3", "uvx", "bun", "bunx"];
     if words.iter().any(|word| word == "-c") {
@@ -145,7 +145,7 @@ pub fn consumer() -> ConsumerId {
 /// The program `thread` is not installed.
 pub fn launcher() -> Result<Launcher, Failure> {
     let program = thread_agent::launcher::program("thread")
-        .map_err(|e| Failure::failed(e, "install thread beside thread-serve, or on PATH"))?;
+        .map_err(|e| Failure::failed(e, "install thread next to thread-serve, or on PATH"))?;
     Ok(Launcher { program, waking: WakeBy::Dispatch })
 }
 

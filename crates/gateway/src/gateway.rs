@@ -1,4 +1,4 @@
-//! State shared by all connections. None of it has to outlive the process.
+//! State shared by all connections. None of it needs to outlive the process.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -105,8 +105,8 @@ impl Gateway {
         }
     }
 
-    /// Deletes a session and what belongs to it, and tells its readers. While its handlers end, nothing is held but
-    /// the deletion.
+    /// Deletes a session and its files, and notifies its readers. While its handlers end, only the deletion itself
+    /// is held.
     ///
     /// # Errors
     ///
@@ -134,7 +134,7 @@ impl Gateway {
         blocking(&self.common.lists, done).await
     }
 
-    /// Continues the deletions that were not finished: their gateway was killed, or something stood in the way.
+    /// Continues unfinished deletions: their gateway was killed, or something prevented them.
     pub async fn continue_deletions(&self) {
         let root = self.root.clone();
         let being_deleted = blocking(&self.common.lists, move || Ok(root.being_deleted()));

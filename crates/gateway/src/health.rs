@@ -14,7 +14,7 @@ const READABLE_WITHIN: Duration = Duration::from_secs(5);
 /// How many requests may wait for one look at the root.
 const ASKED: usize = 1024;
 
-/// Looks at the root in a thread of its own, so that it waits for no other work.
+/// Checks the root on a dedicated thread, so that it does not wait for other work.
 pub struct Health(mpsc::SyncSender<oneshot::Sender<bool>>);
 
 impl Health {
@@ -25,7 +25,7 @@ impl Health {
         let (sender, asked) = mpsc::sync_channel::<oneshot::Sender<bool>>(ASKED);
         let work = move || {
             while let Ok(first) = asked.recv() {
-                // One look is for all who have asked before it.
+                // One check answers all requests that came before it.
                 let others: Vec<_> = asked.try_iter().collect();
                 let is_readable = catalogue::readable(&root).is_ok();
                 for one in std::iter::once(first).chain(others) {

@@ -1,6 +1,6 @@
 //! Lines for the operator of the gateway, on stderr.
 //!
-//! Callers leave out tokens, signed URLs, and what people and agents say.
+//! Callers leave out tokens, signed URLs, and the content of messages.
 
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// How many refusals have a line, in each of these times: unauthenticated clients must not fill the disk.
+/// How many refusals are logged in each of these periods: unauthenticated clients must not fill the disk.
 const REFUSALS: u32 = 20;
 const REFUSALS_IN: Duration = Duration::from_secs(1);
 
@@ -23,7 +23,7 @@ pub fn start(level: LevelFilter) {
         .with_target(false)
         .with_timer(Clock)
         .with_writer(|| OneLine(io::stderr()));
-    // Libraries would say what is in requests.
+    // Libraries would log the content of requests.
     let own = Targets::new().with_target(env!("CARGO_CRATE_NAME"), level);
     let own = own.with_target("thread_sessions", level);
     tracing_subscriber::registry().with(lines).with(own).init();

@@ -116,11 +116,11 @@ fn report(error: &Failure) -> ExitCode {
     ExitCode::from(error.exit)
 }
 
-/// Takes what the store has been opened with out of the environment of this process, which agents inherit.
+/// Removes the store's credentials from the environment of this process, which agents inherit.
 ///
 /// # Safety
 ///
-/// No other thread may use the environment meanwhile.
+/// No other thread may use the environment at the same time.
 unsafe fn forget_credentials() {
     let names = std::env::vars_os().map(|(name, _)| name);
     for name in names.filter(|name| name.as_encoded_bytes().starts_with(b"AWS_")) {
@@ -135,7 +135,7 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
     let reached = (!options.listen.ip().is_loopback()).then(|| options.listen.to_string());
     if let Some(reached) = public.clone().or(reached).filter(|_| options.no_auth) {
         return Err(Failure::usage(
-            format!("--no-auth would admit anybody who can reach {reached}"),
+            format!("--no-auth would admit anyone who can reach {reached}"),
             "listen on a loopback address, such as 127.0.0.1:3336, without --public-url, or leave out --no-auth",
         ));
     }
@@ -264,8 +264,8 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
     Ok(())
 }
 
-/// Starts what is due in the sessions, in a thread of its own: what a reboot, a kill or another program has
-/// left. Pushes of the gateway start their consumers themselves.
+/// Starts consumers that are due in the sessions, on a dedicated thread: after a reboot, a kill, or a push by
+/// another program. Pushes of the gateway start their consumers themselves.
 fn start_starter(gateway: &Gateway) -> std::io::Result<()> {
     let scope = Scope { roots: vec![gateway.root.dir().to_owned()], threads: Vec::new() };
     let launcher = gateway.launcher.clone();
@@ -295,8 +295,8 @@ async fn keep_published(published: Arc<Published>) {
     }
 }
 
-/// Finishes what a gateway that was killed has left half deleted, at the start and from then on: it may be another one
-/// on the same root.
+/// Finishes deletions that a killed gateway left unfinished, at the start and from then on: it may be another
+/// gateway on the same root.
 async fn continue_deletions(gateway: Arc<Gateway>) {
     let mut pause = tokio::time::interval(CONTINUE_DELETIONS);
     loop {
@@ -311,7 +311,7 @@ async fn sweep_attachments(gateway: Arc<Gateway>) {
     loop {
         hours.tick().await;
         let root = gateway.root.clone();
-        // If the root has vanished, or is not mounted, so have all sessions, and nothing is known of them.
+        // If the root has vanished, or is not mounted, so have all sessions, and their state is unknown.
         gateway.storage.sweep(move |session| !root.is_there() || root.path_of(session).exists()).await;
     }
 }
@@ -324,9 +324,9 @@ fn default_root() -> Result<PathBuf, Failure> {
 }
 
 /// Raises the limit on open files as far as `wanted` connections need, and returns how many to allow, of
-/// connections that have shown a token and of those that have not. Each takes a descriptor, and so do the files of sessions: a
-/// quarter of the limit at least is reserved for these, or a client that opens many connections would keep
-/// all others from being served.
+/// connections that have shown a token and of those that have not. Each takes a descriptor, and so do the files of
+/// sessions: at least a quarter of the limit is reserved for these, or a client that opens many connections would
+/// keep others from being served.
 fn connection_limits(wanted: u32) -> (u32, usize) {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

@@ -18,7 +18,7 @@ use tracing::level_filters::LevelFilter;
 /// time, and agents keep running. docs/PROTOCOL.md describes the protocol for clients.
 #[derive(Debug, Parser)]
 #[command(name = "thread serve", bin_name = "thread serve", version, max_term_width = 100)]
-// Whoever may write to the gateway starts programs, so their number is limited.
+// A client that may write to the gateway can start programs, so their number is limited.
 #[command(mut_arg("max_agents", |limit| limit.default_value("100")))]
 pub struct Options {
     /// Where sessions live [default: $XDG_DATA_HOME/thread/sessions]
@@ -67,7 +67,7 @@ pub struct Options {
     #[arg(long, value_name = "URL")]
     pub public_url: Option<String>,
 
-    /// A proxy whose X-Forwarded-For says whose requests it passes on, by its IP address
+    /// A proxy whose X-Forwarded-For is trusted, by its IP address
     #[arg(long, value_name = "ADDRESS")]
     pub trusted_proxy: Vec<IpAddr>,
 

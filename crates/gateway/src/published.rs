@@ -31,7 +31,7 @@ impl Published {
         let dir = root.join(".gateways");
         DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
         let name = uuid::Uuid::new_v4().to_string();
-        // Locked before it has its name: others remove files that nobody has locked.
+        // Locked before it gets its name: other processes remove files that are not locked.
         let new = dir.join(format!(".{name}"));
         let mut lock = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         lock.try_lock().map_err(io::Error::from)?;
@@ -43,7 +43,7 @@ impl Published {
         Ok(published)
     }
 
-    /// Writes this gateway's URL if the one that is there is of none that lives.
+    /// Writes this gateway's URL, unless the file has that of a running gateway.
     pub fn keep(&self) {
         let named = self.named();
         if named.as_ref() == Some(&self.url) || named.is_some_and(|url| self.living().contains(&url)) {

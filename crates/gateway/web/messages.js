@@ -130,7 +130,7 @@ export function Messages({ conversation }) {
         ${loading ? "Older messages are coming …" : "Older messages"}</button></p>`}
       ${error && html`<p class="error" role="alert">${error}</p>`}
       ${conversation.entered && conversation.items.length === 0 && conversation.sending.length === 0
-        && html`<p class="hint">Nothing was said here yet.</p>`}
+        && html`<p class="hint">No messages yet.</p>`}
       ${conversation.items.flatMap((item, n) => [
         ...(n === ownFrom ? [html`<${CopyOf} key="copy" from=${from} />`] : []),
         html`<${Versioned} key=${item.key} of=${item.kind === "note" ? Note : Exchange} item=${item} version=${item.version}
@@ -146,7 +146,7 @@ export function Messages({ conversation }) {
 /** Where a session that is a copy begins to be one of its own. */
 function CopyOf({ from }) {
   const title = visible(from.title) || "Untitled";
-  return html`<p class="hint copy-of">${from.seq > 1 ? `Up to here a copy of “${title}”` : `Begun anew from the first message of “${title}”`},
+  return html`<p class="hint copy-of">${from.seq > 1 ? `Up to here a copy of “${title}”` : `Started again from the first message of “${title}”`},
     which stays as it is. <a href=${address.sessionAddress(from.sessionId, from.before)}>Back to it</a></p>`;
 }
 

@@ -31,7 +31,7 @@ export function unmarked(text) {
 export function stoppedBy(why = "") {
   const client = /^cancelled by external:gateway:([^:]*):\S*: requested by a client$/.exec(why)?.[1];
   if (client === undefined) return why;
-  return client === "page" ? "Stopped by somebody on this page." : `Stopped by a client (${client}).`;
+  return client === "page" ? "Stopped by someone on this page." : `Stopped by a client (${client}).`;
 }
 
 /** An error as a sentence. */

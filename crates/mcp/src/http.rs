@@ -11,10 +11,10 @@ use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, Stream
 use crate::scope::Scope;
 use crate::server::Server;
 
-/// The longest request, in bytes: enough to be told that a content is too long.
+/// The longest request, in bytes: enough to report that a content is too long.
 const MAX_REQUEST: usize = 16 * 1024 * 1024;
 
-/// How often something is written to a client that waits: proxies end what is silent for long.
+/// How often something is written to a waiting client: proxies close connections that are silent for long.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// After how long without a request a session of the older generation is over.
@@ -61,8 +61,7 @@ pub fn service(scope: Arc<Scope>) -> (StreamableHttpService<Server, LocalSession
         .with_sse_keep_alive(Some(KEEP_ALIVE))
         .with_max_request_body_bytes(MAX_REQUEST)
         .with_cancellation_token(scope.ending.clone());
-    // A host may be silent for longer than the default of five minutes; one that is told that its session is over
-    // begins another.
+    // A host may be silent for longer than the default of five minutes; one whose session has ended begins another.
     let mut sessions = LocalSessionManager::default();
     sessions.session_config.keep_alive = Some(FORGOTTEN);
     let manager = Arc::new(sessions);

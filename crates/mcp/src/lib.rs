@@ -8,7 +8,7 @@
 //! | [`tools`] | the tools, by what they are for |
 //! | [`resources`] | threads as resources |
 //! | [`server`] | the protocol, by the crate `rmcp` |
-//! | [`problem`], [`schema`], [`text`] | what is said of errors, arguments and results, and of events |
+//! | [`problem`], [`schema`], [`text`] | how errors, arguments and results, and events are described |
 
 #[cfg(feature = "http")]
 pub mod http;

@@ -26,9 +26,9 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Give a thread, or all sessions, to an LLM as tools
 ///
-/// A server of the Model Context Protocol on stdin and stdout, for Claude Code, Codex, Gemini CLI, editors and other
-/// hosts; they start it. With --root it has tools for finding conversations, and for what runs; `thread serve` offers
-/// those over HTTP, too. docs/MCP.md says how hosts are told of it.
+/// A server of the Model Context Protocol on stdin and stdout, for Claude Code, Codex, Gemini CLI, editors and
+/// other hosts; they start it. With --root it has tools for finding conversations, and for what runs; `thread
+/// serve` offers those over HTTP, too. docs/MCP.md describes how to configure hosts.
 #[derive(Parser)]
 #[command(name = "thread mcp", bin_name = "thread mcp", version, max_term_width = 100, after_help = EXAMPLES)]
 struct Options {
@@ -38,7 +38,7 @@ struct Options {
     /// All sessions in this folder, the --root of `thread serve`
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     root: Option<PathBuf>,
-    /// All sessions beside the thread, if it is one
+    /// All sessions in the thread's folder, if it is a session
     #[arg(long, conflicts_with = "root")]
     sessions: bool,
     /// Offer the tool `subscribe`, too: it registers shell commands
@@ -111,10 +111,10 @@ async fn run(options: Options) -> Result<()> {
     };
     let watcher = ChangeWatcher::new().with_hint(failed, "check the limits on this process")?;
     let launcher = launcher::launcher()
-        .map_err(|what| Failure::failed(what, "install it beside thread-mcp, or put it on PATH"))?;
+        .map_err(|what| Failure::failed(what, "install it next to thread-mcp, or put it on PATH"))?;
     let (thread, root) = locations(&options)?;
     let mut scope = Scope::new(watcher, launcher);
-    // What runs in a thread that is no session can be seen and ended, too.
+    // Processes of a thread that is not a session can be seen and ended too.
     scope.has_processes = root.is_some() || options.sessions;
     scope.thread = thread;
     scope.root = root.map(Arc::new);
@@ -135,7 +135,7 @@ async fn run(options: Options) -> Result<()> {
     };
     let done = tokio::select! {
         done = session => done,
-        // What a host does that does not want to wait.
+        // For a host that does not want to wait.
         () = told_to_end => Ok(()),
     };
     scope.ending.cancel();
@@ -172,7 +172,7 @@ fn locations(options: &Options) -> Result<(Option<PathBuf>, Option<Root>)> {
         (None, _) => None,
     };
     let open = |dir: PathBuf| {
-        let hint = "name the --root of `thread serve`; nobody else may write to it";
+        let hint = "name the --root of `thread serve`; no one else may write to it";
         let (root, _) = Root::open(&dir).with_hint(format_args!("cannot use {}", dir.display()), hint)?;
         Ok::<_, Failure>(root)
     };

@@ -1,4 +1,4 @@
-//! What went wrong, and what to do about it, as an LLM is told.
+//! What went wrong, and what to do about it, for an LLM.
 
 use std::fmt::Display;
 
@@ -23,7 +23,7 @@ impl Problem {
         Problem::Told { what: what.to_string(), fix: fix.to_string() }
     }
 
-    /// What to say. Only who asks on this machine, `is_local`, is told of files and the like.
+    /// The text. Only callers on this machine, `is_local`, get paths and the like.
     pub fn text(&self, is_local: bool) -> String {
         let (what, fix) = match self {
             Problem::Told { what, fix } => (what.clone(), fix.clone()),
@@ -65,7 +65,7 @@ fn of_request(error: &RequestError, is_local: bool) -> (String, String) {
         RequestError::UnknownRun(_) => "`process_list` shows those that there are",
         RequestError::KeyConflict(_) => "use a new key for a new message",
         RequestError::Locked => "try again in a moment",
-        _ => "try again later, or tell whoever runs this server",
+        _ => "try again later, or ask the server's operator",
     };
     (error.to_string(), fix.to_owned())
 }
@@ -84,7 +84,7 @@ fn of_thread(error: &RequestError, e: &thread::Error, is_local: bool) -> (String
         }
         e if e.is_locked() => return (error.to_string(), "try again in a moment".to_owned()),
         _ if is_local => return (e.to_string(), hint(e)),
-        _ => return (error.to_string(), "tell whoever runs this server".to_owned()),
+        _ => return (error.to_string(), "ask the server's operator".to_owned()),
     };
     (e.to_string(), fix.to_owned())
 }

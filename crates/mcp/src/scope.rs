@@ -40,9 +40,9 @@ pub struct Scope {
     /// The consumer that is the thread's agent.
     pub consumer: ConsumerId,
     pub allow_subscribe: bool,
-    /// Whether who asks is on this machine, as the threads' owner.
+    /// Whether the caller is on this machine, as the threads' owner.
     pub is_local: bool,
-    /// Cancelled when the server is about to end, which waits for nothing any more.
+    /// Cancelled when the server is about to end.
     pub ending: CancellationToken,
     /// The calls under way.
     pub calls: TaskTracker,
@@ -117,14 +117,14 @@ impl Scope {
         (root.path_of(id) == path).then_some(id)
     }
 
-    /// The folder of all sessions, for tools that are there only with one.
+    /// The folder of all sessions, for tools that need one.
     pub fn root(&self) -> Result<&Arc<Root>> {
         self.root.as_ref().ok_or_else(|| {
             Problem::new("this server is for one thread, not for sessions", "use the tools of the thread")
         })
     }
 
-    /// Does work that may block on the disk. It has its turn until it is done, even if nobody waits for it any more.
+    /// Does work that may block on the disk. It keeps its turn until it is done, even if its caller has left.
     pub async fn blocking<T: Send + 'static>(
         self: &Arc<Scope>,
         turn: Turn,
@@ -136,9 +136,9 @@ impl Scope {
         done.unwrap_or_else(|| Err(Problem::new("this server could not do it", "try again")))
     }
 
-    /// Looks at a thread until there is something to see, at first at once and then whenever something was
-    /// stored. `None` at `end`, if nobody waits for it any more, and if the server ends. Between two looks, it holds
-    /// neither a turn nor files.
+    /// Reads a thread until there is something to return, first at once and then whenever something was stored.
+    /// `None` at `end`, if the caller has left, and if the server ends. Between two reads, it holds neither a turn
+    /// nor files.
     pub async fn until<T: Send + 'static>(
         self: &Arc<Scope>,
         path: PathBuf,

@@ -1,4 +1,4 @@
-//! The protocol: what is offered, and who asks.
+//! The protocol: what is offered, and the caller.
 
 use std::sync::Arc;
 
@@ -111,7 +111,7 @@ impl Server {
     }
 }
 
-/// The error's code, beside the text for an LLM.
+/// The error's code, in addition to the text for an LLM.
 fn code_of(problem: &Problem) -> MetaObject {
     let mut meta = MetaObject::new();
     meta.insert("code".to_owned(), problem.code().into());

@@ -1,4 +1,4 @@
-//! The tools: their names, what an LLM is told of them, and what they do.
+//! The tools: their names, their descriptions for an LLM, and what they do.
 
 pub mod processes;
 pub mod queue;
@@ -32,7 +32,7 @@ enum Needs {
 /// A tool.
 pub struct Tool {
     pub name: &'static str,
-    /// When to use it, and what it answers.
+    /// When to use it, and what it returns.
     pub about: &'static str,
     needs: Needs,
     pub is_read_only: bool,
@@ -44,7 +44,7 @@ const TOOLS: &[Tool] = &[
     Tool {
         name: "push",
         about: "Store a message in a thread; its agent answers it. priority: now interrupts, later waits until \
-                nothing else is pending. Answers the event's id, and the run that will answer: see \
+                nothing else is pending. Returns the event's id, and the run that will answer: see \
                 process_status, wait.",
         needs: Needs::Nothing,
         is_read_only: false,
@@ -62,7 +62,7 @@ const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "wait",
-        about: "Wait until a thread has new events, at most 50 seconds. Answers them, or timed_out; call it again \
+        about: "Wait until a thread has new events, at most 50 seconds. Returns them, or timed_out; call it again \
                 with after = cursor. Use it instead of polling with peek.",
         needs: Needs::Nothing,
         is_read_only: true,
@@ -72,7 +72,7 @@ const TOOLS: &[Tool] = &[
     Tool {
         name: "ack",
         about: "Acknowledge all events up to an id for a consumer without a handler, after they were dealt with. \
-                Answers its cursor, which never moves back.",
+                Returns its cursor, which never moves back.",
         needs: Needs::Nothing,
         is_read_only: false,
         input: schema::of::<queue::AckArgs>,
@@ -90,7 +90,7 @@ const TOOLS: &[Tool] = &[
     Tool {
         name: "subscribe",
         about: "Register a shell command that is started for each new event of a thread that matches a filter. \
-                Answers where it begins.",
+                Returns where it begins.",
         needs: Needs::Permission,
         is_read_only: false,
         input: schema::of::<queue::SubscribeArgs>,
@@ -99,7 +99,7 @@ const TOOLS: &[Tool] = &[
     Tool {
         name: "sessions_search",
         about: "Find conversations by a text, the day of their last activity, or both, such as what was said \
-                about backups yesterday. Answers ids, titles and the text that matched; read on with sessions_get.",
+                about backups yesterday. Returns ids, titles and the matching text; read on with sessions_get.",
         needs: Needs::Root,
         is_read_only: true,
         input: schema::of::<sessions::SearchArgs>,
@@ -124,7 +124,7 @@ const TOOLS: &[Tool] = &[
     Tool {
         name: "process_list",
         about: "What runs or waits now, in all sessions or in one: agents' runs and sub-agents, for how long, and \
-                on what. Answers the ids that the other process tools take.",
+                on what. Returns the ids that the other process tools take.",
         needs: Needs::Processes,
         is_read_only: true,
         input: schema::of::<processes::ListArgs>,
@@ -140,7 +140,7 @@ const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "process_cancel",
-        about: "End a run or sub-agent, running or waiting. Answers when that is requested; process_status tells \
+        about: "End a run or sub-agent, running or waiting. Returns once that is requested; process_status reports \
                 when it has ended.",
         needs: Needs::Processes,
         is_read_only: false,
@@ -149,7 +149,7 @@ const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "process_wait_time",
-        about: "Estimate how long a message will wait until its run begins. Answers the milliseconds and what \
+        about: "Estimate how long a message will wait until its run begins. Returns the milliseconds and what \
                 they are made of: the runs before it, and how long the last ones took.",
         needs: Needs::Processes,
         is_read_only: true,
@@ -180,8 +180,7 @@ pub fn tools(scope: &Scope) -> impl Iterator<Item = &'static Tool> {
 }
 
 impl Tool {
-    /// The schema of its arguments. Where there is but one thread, none can be named; where there is none, one
-    /// has to be.
+    /// The schema of its arguments. If there is only one thread, none can be named; if there is none, one must be.
     pub fn input(&self, scope: &Scope) -> Map<String, Value> {
         let mut schema = (self.input)();
         if scope.root.is_none() {

@@ -1,7 +1,8 @@
 //! Storing events.
 //!
 //! The first event of a transaction takes the thread's counter row, which is then held until the commit. So ids are
-//! in the order of commits and without gaps, and no other transaction stores an event under the same key meanwhile.
+//! in the order of commits and without gaps, and no other transaction stores an event under the same key in the
+//! meantime.
 
 use std::collections::HashMap;
 
@@ -141,7 +142,7 @@ impl Inserter<'_> {
         Ok(stored)
     }
 
-    /// Takes the counter row. An UPDATE, because what it returns is determined after the wait for the lock.
+    /// Takes the counter row. An UPDATE, because its result is determined after the wait for the lock.
     fn lock(&mut self) -> Result<()> {
         if self.next.is_some() {
             return Ok(());
@@ -184,7 +185,7 @@ impl Inserter<'_> {
         Ok(rows.iter().map(|row| (row.get("idempotency_key"), event_of(row).row.to_event())).collect())
     }
 
-    /// Sends new events, by the COPY that is going on.
+    /// Sends new events, by the COPY in progress.
     fn copy(&mut self, new: &[(i64, &NewEvent<'_>)]) -> Result<()> {
         let thread = self.store.thread;
         let mut rows = Vec::with_capacity(new.iter().map(|(_, event)| event.content.len() + 200).sum());
@@ -216,7 +217,7 @@ impl Inserter<'_> {
         }
     }
 
-    /// Ends the COPY that is going on. What it sent is stored if `keep`; if not, the transaction has failed.
+    /// Ends the COPY in progress. What it sent is stored if `keep`; if not, the transaction has failed.
     fn end_copy(&mut self, keep: bool) -> Result<()> {
         let Some(copy) = self.copy.take() else { return Ok(()) };
         let (connection, copied) = copy.end(keep);
@@ -263,12 +264,12 @@ fn too_large() -> Error {
     error::database(Kind::TooLarge, DOING, "an event is larger than 2 GiB".to_owned(), error::TOO_LARGE)
 }
 
-/// The thread was removed from the database by somebody else.
+/// The thread was removed from the database by another process.
 fn gone() -> Error {
     error::database(
         Kind::Other,
         DOING,
         "the thread is no longer in the database".to_owned(),
-        "make it anew with `thread init`",
+        "create it again with `thread init`",
     )
 }

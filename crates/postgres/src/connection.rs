@@ -21,7 +21,7 @@ const BETWEEN_PROBES: Duration = Duration::from_secs(5);
 const PROBES: u32 = 3;
 const UNANSWERED: Duration = Duration::from_secs(25);
 
-/// How long an idle connection may take to show that it is still there. After less than this pause nobody asks it.
+/// How long an idle connection may take to show that it is alive. After a shorter pause it is not checked.
 const CHECK: Duration = Duration::from_secs(5);
 const FRESH: Duration = Duration::from_secs(1);
 
@@ -138,7 +138,7 @@ fn connect(settings: &Settings, tls: Tls) -> Result<Connection, Refused> {
         _ => config.connect(tls::connector(settings)?),
     };
     let client = connected.map_err(|e| {
-        // What the driver says by itself, it says in words only.
+        // The driver reports its own errors only as text.
         let words = format!("{e}: {}", error::message(&e));
         let says = |part: &str| e.as_db_error().is_none() && words.contains(part);
         let error = if says("password missing") {

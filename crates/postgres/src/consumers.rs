@@ -1,5 +1,5 @@
-//! Subscriptions, cursors, the recorded state of runs, and the last runs. What changes any of them is called in a
-//! transaction that has the lock of the consumer.
+//! Subscriptions, cursors, the recorded state of runs, and the last runs. Functions that change any of them are
+//! called in a transaction that has the lock of the consumer.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -227,7 +227,7 @@ pub fn remember_scan(
         _ => cursor,
     };
     let consumer = seen.consumer.as_str();
-    // Another process may have evaluated the filter on the same events meanwhile.
+    // Another process may have evaluated the filter on the same events in the meantime.
     let sql = "SELECT filter_error_id FROM @consumers WHERE thread = $1 AND consumer_id = $2";
     let known = session.number(sql, &[text(&consumer)])?.unwrap_or(0);
     let count = failures.iter().filter(|failure| failure.id > known).count();

@@ -1,4 +1,4 @@
-//! A COPY that goes on while the next rows are being made: a thread of its own waits for the server.
+//! A COPY that continues while the next rows are being made: a dedicated thread waits for the server.
 
 use std::io::{self, Write};
 use std::num::TryFromIntError;
@@ -19,7 +19,7 @@ const HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
 /// What follows them, where a row has the number of its columns.
 const TRAILER: [u8; 2] = (-1_i16).to_be_bytes();
 
-/// A COPY that was begun. Its connection can do nothing else meanwhile.
+/// A COPY that was begun. Its connection can do nothing else until it ends.
 pub struct Copy {
     pieces: SyncSender<Vec<u8>>,
     copier: JoinHandle<(Connection, Result<()>)>,
@@ -51,7 +51,7 @@ impl Copy {
     }
 }
 
-/// Sends what comes. It is stored only if that ends with the trailer.
+/// Sends the data as it comes. It is stored only if it ends with the trailer.
 fn copy(
     connection: &mut Connection,
     sql: &str,

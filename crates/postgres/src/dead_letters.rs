@@ -85,7 +85,7 @@ pub fn update(session: &mut Session<'_>, consumer: &ConsumerId, change: &DeadLet
         }
     };
     let exit = exit.code().map(i64::from);
-    // A text may not hold U+0000 here, and this one is for people.
+    // A text cannot contain U+0000 here, and this one is for people.
     let error = error.replace('\0', "\u{fffd}");
     let exit: Param<'_> = (&exit, postgres::types::Type::INT8);
     session

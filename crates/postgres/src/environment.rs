@@ -1,9 +1,9 @@
-//! What a process is told by its surroundings.
+//! A process's environment.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// What a process is told by its surroundings.
+/// A process's environment.
 #[derive(Debug, Clone, Default)]
 pub struct Environment {
     pub variables: BTreeMap<String, String>,

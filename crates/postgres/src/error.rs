@@ -28,7 +28,7 @@ pub fn failed(error: &postgres::Error, doing: &'static str) -> Error {
     database(kind, doing, message(error), advice)
 }
 
-/// The failure of a commit: without an answer of the server, nobody knows.
+/// The failure of a commit: without an answer of the server, the outcome is unknown.
 pub fn commit(error: &postgres::Error, doing: &'static str) -> Error {
     match error.as_db_error() {
         Some(_) if !is_unreachable(error) => failed(error, doing),
@@ -37,7 +37,7 @@ pub fn commit(error: &postgres::Error, doing: &'static str) -> Error {
 }
 
 pub const UNKNOWN: &str =
-    "look with `thread peek --tail` or `thread info` once the server is there, before trying again";
+    "check with `thread peek --tail` or `thread info` once the server is back, before trying again";
 
 pub const TOO_LARGE: &str = "store the payload elsewhere and push where it is";
 

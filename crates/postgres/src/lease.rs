@@ -1,8 +1,8 @@
 //! The lease of a consumer's runs: which machine has them for itself, and since which epoch.
 //!
-//! No two clocks are compared. The holder counts from when it sent its last renewal. Another machine takes the lease
-//! once it was given back, or once it has itself seen the same epoch and renewal for a whole lease. Who writes names
-//! its epoch, if it has one, and is refused if that is not the newest.
+//! No two clocks are compared. The holder counts from when it sent its last renewal. Another machine takes the
+//! lease once it was given back, or once it has itself seen the same epoch and renewal for a whole lease. A writer
+//! names its epoch, if it has one, and is refused if that is not the newest.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -25,7 +25,7 @@ use crate::machine::Machine;
 
 const DOING: &str = "taking the lease of a consumer";
 
-/// How often it is asked whether somebody asks for the end of the run.
+/// How often to check whether the end of the run was requested.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// How long a renewal waits for others.
@@ -37,8 +37,8 @@ const GIVING_BACK: Duration = Duration::from_secs(3);
 /// The epochs of the leases that this process has, by the base of the thread and the consumer.
 static EPOCHS: Mutex<Option<HashMap<(PathBuf, ConsumerId), i64>>> = Mutex::new(None);
 
-/// Refuses what is written in the name of an epoch that is no longer the newest: that of a lease which this process
-/// has, or that of the handler whose child it is. Called in a transaction that has the lock of the consumer.
+/// Refuses writes under an epoch that is no longer the newest: that of a lease which this process has, or that of
+/// the handler whose child it is. Called in a transaction that has the lock of the consumer.
 ///
 /// # Errors
 ///
@@ -129,7 +129,7 @@ pub fn take(link: &mut Link, consumer: &ConsumerId, length: Duration) -> Result<
         shared: Arc::clone(&shared),
         ends,
     };
-    // A connection of its own, which is not held up by anything else. A short run does not come to need it.
+    // A separate connection, which nothing else delays. A short run never needs it.
     let mut link = link.again(BUSY_LIMIT);
     let spawned = std::thread::Builder::new().name("lease".to_owned()).spawn(move || renewer.run(&mut link));
     spawned.map_err(|source| Error::Spawn { what: "a thread", source })?;
@@ -140,7 +140,7 @@ pub fn take(link: &mut Link, consumer: &ConsumerId, length: Duration) -> Result<
 
 /// What the holder of a lease and its renewer share.
 struct Shared {
-    /// Until when nobody else can have it, as [`now`] counts.
+    /// Until when no other machine can have it, on the clock of [`now`].
     until: AtomicI64,
     state: Mutex<State>,
     noticed: Condvar,
@@ -204,7 +204,7 @@ impl Drop for Held {
     }
 }
 
-/// Renews a lease, in a thread of its own, and passes on what others ask for.
+/// Renews a lease on a dedicated thread, and passes on requests of other machines.
 struct Renewer {
     consumer: ConsumerId,
     epoch: i64,
@@ -261,7 +261,7 @@ impl Renewer {
         Ok(is_ours)
     }
 
-    /// Tells the supervisor what others ask for, and that the consumer's row has changed.
+    /// Passes requests of other machines, and changes of the consumer's row, to the supervisor.
     fn pass_on(&mut self, link: &mut Link) -> Result<()> {
         let sql = "SELECT token, revision, run FROM @consumers WHERE thread = $1 AND consumer_id = $2";
         let row =

@@ -5,10 +5,10 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `location` | what a location says, and the folder on this machine that belongs to it |
+//! | `location` | the parts of a location, and the folder on this machine that belongs to it |
 //! | `settings` | the settings of a connection, from where libpq takes them |
 //! | `environment`, `passfile`, `service` | the variables, the password file and the service file |
-//! | `tls` | TLS, as `sslmode` says |
+//! | `tls` | TLS, according to `sslmode` |
 //! | `connection` | connecting, and one idle connection for each server |
 //! | `error` | the server's errors, by what can be done about them |
 //! | `migrate` | the schema and its versions |
@@ -25,7 +25,7 @@
 //!
 //! * Ids are in the order of commits, without gaps: `append`, by one counter row for each thread that is locked
 //!   until the commit.
-//! * Whoever changes a consumer has read what is there: `link`, by locks of the transaction on its name.
+//! * A change of a consumer is based on its current state: `link`, by locks of the transaction on its name.
 //! * At most one machine runs a consumer's handlers, and one that was away cannot write about them: `lease`.
 //! * Filters mean what they mean in a directory: `read`, by SQLite.
 
@@ -88,7 +88,7 @@ fn init(location: &Location) -> Result<()> {
 }
 
 fn threads(location: &Location) -> Option<Result<Vec<Location>>> {
-    // What is wrong with a location is said when it is used.
+    // An invalid location is reported when it is used.
     let target = Target::of_any(location).ok().filter(|target| target.thread.is_empty())?;
     Some(Postgres::threads(&target))
 }

@@ -1,7 +1,7 @@
 //! The connection of an open thread, its transactions, and statements in them.
 //!
 //! In the SQL of this crate, `@` stands for the name of the schema and a dot. No statement has a name, settings and
-//! locks are those of a transaction, and nothing else is left at the server, so a pooler may give each transaction
+//! locks belong to a transaction, and nothing else is left at the server, so a pooler may give each transaction
 //! another connection.
 
 use std::time::Duration;
@@ -57,11 +57,11 @@ pub struct Link {
 /// Whom a transaction excludes.
 #[derive(Debug, Clone, Copy)]
 pub enum Locks<'l> {
-    /// Nobody, or those that its statements exclude by themselves.
+    /// Nothing beyond what its statements exclude by themselves.
     None,
-    /// Those who change the same consumer.
+    /// Changes of the same consumer.
     Consumer(&'l ConsumerId),
-    /// Those who change any consumer of the thread.
+    /// Changes of any consumer of the thread.
     Consumers,
 }
 
@@ -102,7 +102,7 @@ impl Link {
         Ok(self.in_transaction(doing))
     }
 
-    /// Runs what only reads, once more if the connection turns out to be lost.
+    /// Runs a read, once more if the connection turns out to be lost.
     pub fn reading<T>(
         &mut self,
         doing: &'static str,
@@ -117,8 +117,8 @@ impl Link {
         }
     }
 
-    /// Runs `work` in a transaction, which is rolled back if it fails. What is not `durable`, a crash of the server
-    /// may undo.
+    /// Runs `work` in a transaction, which is rolled back if it fails. If it is not `durable`, a crash of the
+    /// server may undo it.
     pub fn transact<T>(
         &mut self,
         doing: &'static str,
@@ -183,7 +183,7 @@ impl Link {
             self.is_spoilt = true;
             return Err(error::commit(&e, doing));
         }
-        // A wait for the standbys that was cut short: the commit is here, and perhaps nowhere else.
+        // A wait for the standbys that was cut short: the commit is on this server, and perhaps on no other.
         if connection.was_warned() {
             let message = "the server has it, but perhaps no standby".to_owned();
             return Err(error::database(Kind::OutcomeUnknown, doing, message, error::UNKNOWN));

@@ -1,4 +1,4 @@
-//! Announcements between machines, by NOTIFY and LISTEN. They are hints: those who wait also look once a second, so
+//! Announcements between machines, by NOTIFY and LISTEN. They are hints: waiters also look once a second, so
 //! nothing is lost where there is no LISTEN, as behind a pooler that gives each transaction another connection.
 //!
 //! On each machine, one process of a user listens for all threads of a schema, and touches the files in their bases
@@ -54,7 +54,7 @@ pub fn announcement(target: &Target, what: Notice) -> String {
     format!("BEGIN; SET LOCAL synchronous_commit = off; NOTIFY {channel}, '{payload}'; COMMIT")
 }
 
-/// Starts to listen, in a thread of its own, unless this process does so already.
+/// Starts to listen on a dedicated thread, unless this process does so already.
 pub fn listen(location: &Location) {
     static ALREADY: Mutex<Option<HashSet<PathBuf>>> = Mutex::new(None);
     let Ok(target) = Target::of(location) else { return };
@@ -98,7 +98,7 @@ fn follow(target: &Target) -> Result<(), bool> {
     let channel = channel(target);
     let client = &mut connection.client;
     client.batch_execute(&format!("LISTEN {channel}")).map_err(|_| false)?;
-    // By another connection: a pooler passes on what comes while this one is at work, and nothing else.
+    // On another connection: a pooler passes on notices that arrive while this one is in use, and no others.
     let mut other = Connection::open(&target.settings).map_err(|_| false)?;
     other.client.batch_execute(&format!("NOTIFY {channel}")).map_err(|_| false)?;
     drop(other);
@@ -118,7 +118,7 @@ fn follow(target: &Target) -> Result<(), bool> {
     }
 }
 
-/// Touches what those watch who wait for this on this machine.
+/// Touches the files that waiters on this machine watch.
 fn pass_on(target: &Target, payload: &str) {
     let Some(what) = payload.chars().next() else { return };
     let file = if what == letter(Notice::Asked) { CONTROL } else { COMMIT };

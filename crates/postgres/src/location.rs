@@ -1,4 +1,4 @@
-//! What a location says: `postgres://user@host:port/database?setting=value&schema=name#thread`.
+//! The parts of a location: `postgres://user@host:port/database?setting=value&schema=name#thread`.
 
 use std::path::PathBuf;
 
@@ -135,7 +135,7 @@ fn decoded(text: &str) -> Result<String> {
 fn unclear(what: &str) -> Error {
     problem(
         Code::LocationInvalid,
-        &format!("the place of the thread {what}"),
+        &format!("the location of the thread {what}"),
         "write it as postgres://user@host/database#thread",
     )
 }
@@ -147,7 +147,10 @@ fn unnamed() -> Error {
 fn unknown(name: &str) -> Error {
     problem(
         Code::LocationInvalid,
-        &format!("the place of the thread has the parameter '{}', which is not known", name.escape_debug()),
+        &format!(
+            "the location of the thread has the parameter '{}', which is not known",
+            name.escape_debug()
+        ),
         "see `Many machines` in SPEC.md for those that are",
     )
 }
@@ -156,7 +159,7 @@ fn unknown(name: &str) -> Error {
 fn secret() -> Error {
     problem(
         Code::LocationInvalid,
-        "the place of the thread contains a password, which everybody could read",
+        "the location of the thread contains a password, which every user could read",
         "leave it out, and put it into ~/.pgpass or PGPASSWORD",
     )
 }

@@ -138,7 +138,7 @@ fn bring_up_to_date_within(client: &mut Client, schema: &str) -> Result<(), post
     client.batch_execute(&format!(
         "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_advisory_xact_lock({lock})"
     ))?;
-    // Those who may not create a schema may use one that is there.
+    // A role that may not create a schema may use an existing one.
     let exists = "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1";
     if client.query_typed(exists, &[(&schema, Type::TEXT)])?.is_empty() {
         client.batch_execute(&format!("CREATE SCHEMA {name}"))?;

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Once;
 
-/// What stands for the host of a socket in the default directory.
+/// The host that stands for a socket in the default directory.
 const LOCAL: &str = "localhost";
 
 /// The password for one of these hosts, if the file has one. A file that others may read is ignored, as libpq

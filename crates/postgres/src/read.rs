@@ -136,7 +136,7 @@ impl Scanner<'_> {
     pub fn new(filter: &Filter, range: ScanRange) -> Scanner<'_> {
         // A filter spells the names of the columns that it reads. What it does not read need not be fetched.
         let text = filter.text().to_ascii_lowercase();
-        // It is told the length of a value without the value.
+        // It gets the length of a value without the value.
         let whole = text.contains("octet_length");
         let content = match text.contains("content") {
             true if whole => "content".to_owned(),
@@ -164,7 +164,7 @@ impl Scanner<'_> {
 
     /// The next events to evaluate the filter on.
     pub fn page(&self, session: &mut Session<'_>) -> Result<Vec<Row>> {
-        // Somebody who looks for one match mostly finds it soon.
+        // A search for one match usually finds it soon.
         let first = self.scan.upto == self.range.after;
         let rows = if first && self.range.most == 1 { PAGE_ROWS / 10 } else { PAGE_ROWS } as i64;
         session.rows(&self.sql, &[int(&self.scan.upto), int(&self.range.upto), int(&rows)])

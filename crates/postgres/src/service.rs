@@ -9,7 +9,7 @@ use thread::error::Code;
 use crate::environment::Environment;
 use crate::error::problem;
 
-/// Where the file for all users is, if `PGSYSCONFDIR` does not say: where Debian has it.
+/// The file for all users, unless `PGSYSCONFDIR` is set: where Debian has it.
 const FOR_ALL: &str = "/etc/postgresql-common";
 
 const FILE: &str = "pg_service.conf";

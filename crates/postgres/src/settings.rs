@@ -27,7 +27,7 @@ pub enum SslMode {
     VerifyFull,
 }
 
-/// What is known, as libpq calls it, and the environment variable for it.
+/// The known settings, by libpq's names, with their environment variables.
 const KNOWN: [(&str, &str); 15] = [
     ("host", "PGHOST"),
     ("hostaddr", "PGHOSTADDR"),
@@ -87,7 +87,7 @@ impl Settings {
         KNOWN.iter().map(|(known, _)| *known).find(|known| *known == name)
     }
 
-    /// Completes what is `given`, each by its name.
+    /// Completes the settings `given`, each by its name.
     ///
     /// # Errors
     ///

@@ -155,7 +155,7 @@ impl Store for Postgres {
 
     fn move_cursor(&mut self, consumer: &ConsumerId, id: i64, how: Move) -> Result<Moved> {
         let doing = "recording the cursor";
-        // Check first, so that a poll that moves nothing waits for nobody.
+        // Check first, so that a poll that moves nothing waits for no lock.
         match self.0.reading(doing, |session| consumers::plan_move(session, consumer, id, how))? {
             (moved, None) => Ok(moved),
             _ => self.0.transact(doing, Locks::Consumer(consumer), true, |session| {
@@ -181,7 +181,7 @@ impl Store for Postgres {
             consumers::remember_scan(session, seen, upto, failures)
         });
         match remembered {
-            // Who may only read evaluates the filter again next time.
+            // A role that may only read evaluates the filter again next time.
             Err(Error::Database(e)) if matches!(e.kind, Kind::ReadOnly | Kind::Permission) => {
                 Ok(failures.len())
             }
@@ -240,7 +240,7 @@ impl Store for Postgres {
     }
 
     fn changes(&mut self) -> Result<i64> {
-        // It changes with every commit of anybody on the server.
+        // It changes with every commit on the server.
         let sql = "SELECT hashtextextended(pg_current_snapshot()::text, 0)";
         Ok(self.0.reading("asking for changes", |s| s.number(sql, &[]))?.unwrap_or(0))
     }

@@ -1,4 +1,4 @@
-//! TLS, as `sslmode` says: libpq encrypts without checking the certificate up to `require`.
+//! TLS, according to `sslmode`: libpq encrypts without checking the certificate up to `require`.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -111,7 +111,7 @@ macro_rules! events {
 }
 
 events! {
-    /// Something was said.
+    /// A message.
     Message(Message) = "message",
     /// To the sender of a message alone: it waits.
     Queued(Queued) = "queued",
@@ -152,7 +152,7 @@ payloads! {
         pub timestamp: String,
         /// Whether this client has sent it.
         pub from_self: bool,
-        /// Who has sent it, as in the thread.
+        /// Its source, as in the thread.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub source: Option<String>,
         /// Unless it is `next`.
@@ -234,10 +234,10 @@ payloads! {
         pub result: Option<Value>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub error: Option<String>,
-        /// What the tool shows besides, such as changes to files: `{"type":"diff","path","oldText","newText"}`.
+        /// Further content, such as changes to files: `{"type":"diff","path","oldText","newText"}`.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub content: Vec<Value>,
-        /// The agent's program has reported none; `error` says why nobody waits for it any longer.
+        /// The agent's program never reported a result; `error` has the reason.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         pub unreported: bool,
     }

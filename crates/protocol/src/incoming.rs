@@ -29,7 +29,7 @@ pub enum Incoming {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub error: String,
-    /// Which error it is. Empty if an older gateway does not say.
+    /// The error's code. Empty from older gateways.
     pub code: String,
 }
 
@@ -39,7 +39,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// A frame that cannot be read. A client shows it and goes on.
+/// A frame that cannot be read. A client shows it and continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreadable {
     /// The event's name, if it is one.

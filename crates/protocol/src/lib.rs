@@ -3,9 +3,8 @@
 //! docs/PROTOCOL.md explains it; the JSON Schemas in docs/schema are generated from these types by a test.
 //! Each method's name and each event's name is written once, in the tables of [`method`] and [`event`].
 //!
-//! Whoever reads ignores keys that it does not know. A client also ignores events that it does not know
-//! and keeps unknown words (a new `status`, say) as text: [`incoming`] tells these from a frame that
-//! is broken, which is an error to be shown.
+//! Readers ignore unknown keys. A client also ignores unknown events, and keeps unknown words (a new `status`, say)
+//! as text: [`incoming`] distinguishes these from a broken frame, which is an error to show.
 
 #[macro_use]
 mod payloads;

@@ -25,7 +25,7 @@ pub trait Method {
     /// What the response to it carries, if it succeeds.
     type Payload: Serialize + DeserializeOwned;
 
-    /// Whether a request that got no response may be sent again: done twice, it does what it does once.
+    /// Whether a request that got no response may be sent again: doing it twice is the same as once.
     fn is_repeatable(_: &Self::Params) -> bool {
         true
     }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::method::Method;
 
-/// A request whose method has not been looked at yet; [`Call::parse`](crate::Call::parse) does that.
+/// A request whose method has not been parsed yet; [`Call::parse`](crate::Call::parse) does that.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
     pub id: String,

@@ -8,8 +8,8 @@ use thread_conversation::{Entry, keys};
 use crate::error::{RequestError, Result};
 use crate::runs::open_runs;
 
-/// Requests the cancellation of a run, by default of the active one. A run under whose name a client went on with
-/// another is that other. Returns the run's id; `None` if there is none.
+/// Requests the cancellation of a run, by default of the active one. A run id under which a client continued
+/// another run means that run. Returns the run's id; `None` if there is none.
 ///
 /// # Errors
 ///
@@ -58,7 +58,7 @@ fn request_end(queue: &mut Queue, launcher: &Launcher, source: &str, run_id: &st
     Ok(())
 }
 
-/// The idempotency key of the event with which a client goes on with a run under this name.
+/// The idempotency key of the event with which a client continues a run under this name.
 ///
 /// # Errors
 ///
@@ -67,7 +67,7 @@ pub fn continue_key(run_id: &str) -> Result<IdempotencyKey<'static>> {
     Ok(IdempotencyKey::reserved("continue", run_id).map_err(Error::from)?)
 }
 
-/// The message with whose run a client goes on under this name.
+/// The message whose run a client continues under this name.
 fn continued_by(queue: &mut Queue, run_id: &str) -> Result<Option<i64>> {
     let key = continue_key(run_id)?;
     let event = queue.id_of_key(&key)?.map(|id| queue.event(id)).transpose()?.flatten();

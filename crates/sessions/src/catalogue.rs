@@ -50,7 +50,7 @@ pub struct Summary {
     /// What its newest run needs or does, and since when.
     pub state: Option<SessionState>,
     pub since: Option<String>,
-    /// The last run that ended has failed, and nothing was said since.
+    /// The last run that ended has failed, and there is no message since.
     failed: bool,
 }
 

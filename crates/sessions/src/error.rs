@@ -1,4 +1,4 @@
-//! Why something cannot be done in a session, as those who asked are told.
+//! Why something cannot be done in a session, for the caller.
 
 use std::path::PathBuf;
 
@@ -69,7 +69,7 @@ impl RequestError {
     }
 }
 
-/// An error of a thread without what is the operator's alone, such as paths; that is in the log. Says whether
+/// An error of a thread without details for the operator, such as paths; those are in the log. States whether
 /// anything was stored.
 fn for_clients(error: &thread::Error) -> String {
     match error {

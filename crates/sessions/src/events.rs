@@ -12,7 +12,7 @@ use crate::error::Result;
 /// An event whose content is longer is not read, unless it ends a run: it is shown with its size. In bytes.
 pub const LARGE: u64 = 1024 * 1024;
 
-/// Whether an event matches a filter (`None` matches all); `None` if it has to be asked with the whole event.
+/// Whether an event matches a filter (`None` matches all); `None` if the whole event is needed to decide.
 pub fn matches_capped(filter: Option<&Filter>, capped: &CappedRow<'_>) -> Option<bool> {
     let Some(filter) = filter else { return Some(true) };
     capped.is_whole().then(|| filter.matches(&capped.row).unwrap_or(false))

@@ -21,7 +21,7 @@ pub fn beginning(text: &str, most: usize) -> String {
     line.chars().take(most).collect::<String>().trim_end().to_owned()
 }
 
-/// How much of a text stands before a match in an excerpt: so little that the match is in view in a narrow list.
+/// How much text precedes a match in an excerpt: little enough that the match is visible in a narrow list.
 const BEFORE: usize = 16;
 
 /// The part of a text around the first match of `query`, which is in lower case, from the beginning of a word on,

@@ -1,7 +1,7 @@
 //! Sessions on disk: a folder, the *root*, with a thread for each conversation with an agent.
 //!
-//! Here is what all programs that look at them share: the gateway `thread serve`, and `thread mcp`. Whoever reads
-//! may block on the disk.
+//! This is what the programs that read them share: the gateway `thread serve`, and `thread mcp`. Reading may block
+//! on the disk.
 //!
 //! | module | owns |
 //! |---|---|

@@ -15,8 +15,8 @@ use crate::session_id::SessionId;
 /// How long a job waits inside SQLite for another writer.
 pub const BUSY: Duration = Duration::from_millis(100);
 
-/// The folder in the root with an empty file for each session that is being deleted, named by its id. Such a session
-/// is not listed and cannot be opened, whatever is left of it.
+/// The folder in the root with an empty file for each session that is being deleted, named by its id. Such a
+/// session is not listed and cannot be opened.
 pub const DELETING: &str = "deleting";
 
 /// The folder of the sessions.
@@ -49,7 +49,7 @@ impl Root {
             return Err(io::ErrorKind::NotADirectory.into());
         }
         if mode & 0o022 != 0 {
-            // Who may put a session there may have any command run.
+            // Anyone who can put a session there can run any command.
             let error = format!("others may write to it (its mode is {:o})", mode & 0o7777);
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, error));
         }
@@ -74,7 +74,7 @@ impl Root {
         self.dir.join(id.to_string())
     }
 
-    /// The file that says that a session is being deleted.
+    /// The file that marks a session as being deleted.
     pub fn deletion_mark(&self, id: SessionId) -> PathBuf {
         self.dir.join(DELETING).join(id.to_string())
     }

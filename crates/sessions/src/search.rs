@@ -25,7 +25,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(2);
 /// How much text is shown behind a match, in characters.
 const CONTEXT: usize = 60;
 
-/// What is searched: what was said, what tools were given and returned, and errors.
+/// What is searched: messages, arguments and results of tools, and errors.
 const SEARCHED: &str =
     "type = 'message' OR type = 'record' AND subtype IN ('toolcall', 'toolresult', 'error')";
 

@@ -1,7 +1,7 @@
 //! Blocking work, on a bounded number of threads, and in turns.
 //!
-//! Work has its thread and its turn until it is done, even if the client that asked for it has left by then. Waiting for
-//! them takes no thread, and ends with the client.
+//! Work keeps its thread and its turn until it is done, even if its client has left. Waiting for them takes no
+//! thread, and ends with the client.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How many turns are remembered before those that nobody has or waits for are forgotten.
+/// How many turns are kept before unused ones are dropped.
 const REMEMBERED: usize = 1024;
 
 /// What work does to its thread.
@@ -27,7 +27,8 @@ impl Threads {
         Threads(Arc::new(Semaphore::new(at_once)))
     }
 
-    /// Does work on one of them. `None` if it panicked, which was reported on stderr, or the runtime is shutting down.
+    /// Runs work on one of them. `None` if it panicked, which was reported on stderr, or the runtime is shutting
+    /// down.
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         // Never closed.
         let thread = self.0.clone().acquire_owned().await;
@@ -76,7 +77,7 @@ impl<K: Eq + Hash> Keyed<K> {
     }
 }
 
-/// Blocking threads for work of which one piece is done at a time for each key.
+/// Blocking threads for work that is done one piece at a time for each key.
 pub struct Turns<K> {
     turns: Keyed<K>,
     threads: Threads,

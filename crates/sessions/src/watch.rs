@@ -62,7 +62,7 @@ impl ChangeWatcher {
         watch.has_changed();
         let watch = Arc::new(watch);
         // Locked before the watch is added: the descriptor of an existing watch on the file is returned, which must
-        // not be removed in between because its last user is gone.
+        // not be removed in between by its last user.
         let mut watches = self.watches();
         // Changes of a thread without a watch are found by polling.
         let descriptor = watches.watcher.add(files, COMMIT).unwrap_or(NO_DESCRIPTOR);

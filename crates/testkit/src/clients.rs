@@ -1,8 +1,8 @@
 //! Programs that others wrote, with which the tests talk to ours: Python's and npm's.
 //!
 //! They are installed when a test first asks for them, in the versions named here, into the folder that
-//! `THREAD_TEST_CLIENTS` names or else into `target/test-clients`, where they stay. What cannot be installed, because
-//! Python, Node or their registry is not there, is what the test needs.
+//! `THREAD_TEST_CLIENTS` names or else into `target/test-clients`, where they stay. If one cannot be installed,
+//! because Python, Node or their registry is missing, the test reports what it needs.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -88,7 +88,7 @@ pub fn npm(name: &str) -> Result<PathBuf, String> {
     })
 }
 
-/// Installs what is listed into a folder of its own, once: one test program at a time, and once in a run of cargo if it
+/// Installs the listed packages into a folder, once: one test program at a time, and once in a run of cargo if it
 /// cannot be had.
 fn install(
     name: &str,
@@ -158,7 +158,7 @@ fn pip(venv: &Path, command: &str) -> Command {
     pip
 }
 
-/// Runs a command to its end. If it fails, returns what it printed.
+/// Runs a command to its end. If it fails, returns its output.
 fn run(command: &mut Command) -> Result<(), String> {
     let output = command.output().map_err(|e| format!("{:?}: {e}", command.get_program()))?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

@@ -43,7 +43,7 @@ fn note(test: &str, needs: &str) -> std::io::Result<()> {
         .write_all(format!("{program}\t{test}\t{needs}\n").as_bytes())
 }
 
-/// Where the tests of this run of cargo note what they skip.
+/// The file in which the tests of this run of cargo record skips.
 fn file() -> PathBuf {
     folder().join(run())
 }

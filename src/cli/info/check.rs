@@ -26,9 +26,9 @@ const COUNTED: u64 = 10_000;
 pub struct CheckArgs {
     /// Print only a line for each consumer that needs attention; exit 1 if there is one
     ///
-    /// A consumer needs attention if it is stalled or paused, has dead letters, has a filter that failed on
-    /// events, has had something pending for a minute with nothing running or waiting (without a handler,
-    /// for five minutes in which nobody has taken anything), or exceeds one of the limits below.
+    /// A consumer needs attention if it is stalled or paused, has dead letters, has a filter that failed on events,
+    /// has had something pending for a minute with nothing running or waiting (without a handler, if nothing was
+    /// taken for five minutes), or exceeds one of the limits below.
     #[arg(long)]
     check: bool,
     /// With --check: the most events that may be pending for a consumer
@@ -132,12 +132,12 @@ impl CheckArgs {
             let age = duration::rough(age);
             report(
                 "unattended",
-                format!("{pending} pending for {age}, and nobody is running it or waiting to retry it"),
+                format!("{pending} pending for {age}, and nothing is running it or waiting to retry it"),
             );
         }
         if let Some(since) = consumer.untaken_since(now).filter(|_| self.max_age.is_none()) {
             let age = duration::rough((now - since).to_std().unwrap_or_default());
-            report("unattended", format!("{pending} pending, and nobody has taken them for {age}"));
+            report("unattended", format!("{pending} pending, and not taken for {age}"));
         }
         if s.dead > 0 {
             report("dead", format!("{}, see `thread dead list`", events(s.dead.unsigned_abs())));

@@ -88,8 +88,7 @@ fn style_of(state: &ConsumerState) -> Style {
     }
 }
 
-/// Why a consumer is not progressing, and on how many events its filter failed; `None` if there is nothing
-/// to say.
+/// Why a consumer is not progressing, and on how many events its filter failed; `None` if neither applies.
 fn note(consumer: &ConsumerStatus, now: Time) -> Option<String> {
     let mut parts: Vec<String> = consumer.state.reason().map(str::to_owned).into_iter().collect();
     if let ConsumerState::Waiting { next_try: Some(at), .. } = consumer.state {

@@ -1,7 +1,7 @@
 //! Copies a directory with threads in it that may be in use, such as the root of a gateway.
 //!
-//! Threads come first, each as it was at one moment, and then the other files: what a thread refers to was
-//! there before it. What disappears meanwhile is left out.
+//! Threads come first, each as it was at one moment, and then the other files: what a thread refers to was there
+//! before it. Files that disappear in the meantime are left out.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
@@ -23,7 +23,7 @@ pub struct RootBackup {
     pub threads: u64,
     /// How many other files it has.
     pub files: u64,
-    /// The threads that could not be copied, and why; there is nothing of them in the backup.
+    /// The threads that could not be copied, and why; the backup has nothing of them.
     pub failed: Vec<(PathBuf, Error)>,
 }
 
@@ -160,7 +160,7 @@ fn entries(dir: &Path, is_root: bool) -> Result<Vec<(OsString, Metadata)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).if_there().at("list", dir)?.into_iter().flatten() {
         let entry = entry.at("list", dir)?;
-        // Under such a name, a thread is being made or removed.
+        // A name under which a thread is being made or removed.
         if is_root && entry.file_name().as_encoded_bytes().starts_with(b".") {
             continue;
         }

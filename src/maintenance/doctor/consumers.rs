@@ -76,7 +76,7 @@ fn report_unattended(doctor: &mut Doctor<'_>, queue: &mut Queue, left: &BTreeSet
     let mut dispatched: Vec<(ConsumerId, Dispatched)> = Vec::new();
     for consumer in left {
         let problem =
-            format!("'{consumer}' has events pending, and nobody is running it or waiting to retry it");
+            format!("'{consumer}' has events pending, and nothing is running it or waiting to retry it");
         let finding = match launcher.waking {
             WakeBy::Nobody => Finding::warning(CHECK, format!("{problem}; waking is turned off")),
             _ => Finding::error(CHECK, problem),
@@ -96,7 +96,7 @@ fn report_unattended(doctor: &mut Doctor<'_>, queue: &mut Queue, left: &BTreeSet
                 Some(Dispatched::Broken(e) | Dispatched::Failed(e)) => Err(e),
                 Some(Dispatched::Started) => Ok("it was started"),
                 Some(Dispatched::LeftToBackground) => Ok("a background process starts it"),
-                Some(Dispatched::LockHeld) => Ok("it has been started meanwhile"),
+                Some(Dispatched::LockHeld) => Ok("it has been started in the meantime"),
                 Some(Dispatched::LeftToOthers) => Ok("it is left to other machines for now"),
                 Some(Dispatched::Idle | Dispatched::Waits(_) | Dispatched::Queued) | None => {
                     Ok("nothing is due any more")

@@ -6,8 +6,8 @@ use crate::files::DB;
 use crate::sqlite::Sqlite;
 use crate::store::Store;
 
-/// Examines the database, and returns it open for reading (and, with `fix`, writing); `None` if it cannot be
-/// relied on. `sound` says that all files can be used.
+/// Examines the database, and returns it open for reading (and, with `fix`, writing); `None` if it cannot be relied
+/// on. `sound`: all files can be used.
 pub fn check(doctor: &mut Doctor<'_>, sound: bool) -> Option<Sqlite> {
     match doctor.files.prepare_database() {
         Ok(()) => {}
@@ -70,8 +70,7 @@ fn is_intact(doctor: &mut Doctor<'_>, store: &mut Sqlite) -> bool {
     true
 }
 
-/// The index that an error is about, if the error only says that its entries do not match the table; `None`
-/// for damaged pages.
+/// The index named by an error that only reports that the index does not match the table; `None` for damaged pages.
 fn index_in(error: &str) -> Option<&str> {
     let (what, name) = error.rsplit_once(" index ")?;
     let is_row =

@@ -13,7 +13,7 @@ const CHECK: &str = "jsonl";
 /// How long a push may take from storing its event to writing its line.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// `sound` says that all files can be used.
+/// `sound`: all files can be used.
 pub fn check(doctor: &mut Doctor<'_>, queue: &mut Queue, sound: bool) {
     let faults = match lasting_faults(queue) {
         Ok(faults) => faults,

@@ -54,7 +54,7 @@ pub fn check(doctor: &mut Doctor<'_>) -> bool {
 
 /// Checks one file or directory of the thread; `""` is the root.
 fn entry(doctor: &mut Doctor<'_>, name: &Path) {
-    // A file that is gone by now is not a problem; a directory without search permission is reported itself.
+    // A file that has since disappeared is not a problem; a directory without search permission is reported itself.
     let (Ok(found), Ok(db)) = (doctor.files.stat(name), doctor.files.stat(DB)) else { return };
     let Err(odd) = kind(name, &found) else { return permissions(doctor, name, &found, &db) };
     let path = doctor.files.path_of(name);
@@ -94,7 +94,7 @@ fn permissions(doctor: &mut Doctor<'_>, name: &Path, found: &Stat, db: &Stat) {
     let is_shared = is_dir(found) && found.st_mode & 0o1000 != 0;
     if found.st_mode & 0o002 != 0 {
         let problem = format!(
-            "anybody on this machine may write to {shown}, and could thereby run commands as the thread's owner"
+            "every user of this machine may write to {shown}, and could run commands as the thread's owner"
         );
         if is_shared && is_root {
             // A directory like /tmp must stay writable for everyone. Other users cannot replace the thread's
@@ -137,7 +137,7 @@ fn surroundings(doctor: &mut Doctor<'_>) {
     for dir in path.ancestors().skip(1) {
         if rustix::fs::stat(dir).is_ok_and(|found| found.st_mode & 0o1002 == 0o002) {
             let problem = format!(
-                "anybody on this machine may write to {}, and could thereby replace the thread",
+                "every user of this machine may write to {}, and could replace the thread",
                 dir.display()
             );
             let advice = "move the thread to a directory that only its users may write to";

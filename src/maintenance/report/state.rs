@@ -105,7 +105,7 @@ impl ConsumerState {
         };
         let interrupted = |next_try: Option<Time>| ConsumerState::Waiting {
             attempt,
-            // Where nobody is at work, a time that has passed says nothing: it is due at the next dispatch.
+            // If nothing is running, a time in the past means that the run is due at the next dispatch.
             next_try: next_try.filter(|at| *at > Utc::now()),
             elsewhere: None,
             reason: Some(WaitReason::Interrupted),

@@ -17,7 +17,7 @@ pub struct Defaults {
     pub subtype: Option<String>,
 }
 
-/// The keys of a batch line that mean something, and those that `peek` prints besides.
+/// The keys of a batch line that have a meaning, and the others that `peek` prints.
 const KEYS: [&str; 6] = ["source", "type", "subtype", "content", "metadata", "idempotency_key"];
 const IGNORED_KEYS: [&str; 2] = ["id", "created_at"];
 

@@ -155,8 +155,8 @@ impl Supervisor<'_> {
         Some((self.started(after, &given, start.newest), given))
     }
 
-    /// Takes the lock for the next run, so that what the last one left in the background has no part in it. Returns
-    /// false if that is not possible; then there is no next run under this lock.
+    /// Takes the lock for the next run, so that processes the last one left in the background do not hold it.
+    /// Returns false if that is not possible; then there is no next run under this lock.
     fn renew(&self, lock: &mut Lock) -> bool {
         match lock.again(self.files, self.files.consumer_lock(self.consumer)) {
             Ok(again) => {
@@ -219,7 +219,7 @@ impl Supervisor<'_> {
             }
             if let Some(exit) = running.poll() {
                 let exit = if timed_out { Exit::TimedOut } else { exit };
-                // When the machine shuts down, the handler gets a TERM of its own along with this process.
+                // When the machine shuts down, the handler gets its own TERM at the same time as this process.
                 let terminated = self.shutdown.requests() > 0 && exit == Exit::Signal(libc::SIGTERM);
                 return (exit, interrupted || terminated);
             }
@@ -260,7 +260,7 @@ impl Supervisor<'_> {
 
     /// Records the handler's process, and closes the database, which stays open only while short runs follow each other.
     fn settle_in(&self, kept: Option<Queue>, running: &Running, subscription: &Subscription) {
-        // What the runs before it have acknowledged must not wait for a sync until its end.
+        // The acknowledgements of earlier runs must not wait for a sync until this run ends.
         let durable = self.unsynced.take().is_some();
         let recorded = kept.map_or_else(|| self.open(), Ok).and_then(|mut queue| {
             control::update(&mut queue, subscription, |current| {

@@ -27,7 +27,7 @@ pub struct Attempt {
     pub message_id: String,
     pub began: Instant,
     pub last_output: Instant,
-    /// When it last said something that is kept.
+    /// When it last printed something that is stored.
     pub last_said: Instant,
     /// The answer so far.
     pub text: String,
@@ -42,7 +42,7 @@ pub struct Attempt {
     pub calls: BTreeMap<String, String>,
     /// Ids of calls whose result was pushed.
     pub results: BTreeSet<String>,
-    /// The names of the client's tools, if the program was told of them.
+    /// The names of the client's tools, if the program was given them.
     pub client_tools: BTreeSet<String>,
     /// Calls of the client's tools that wait for their results, by their ids.
     pub client_calls: BTreeMap<String, ClientCall>,
@@ -79,7 +79,7 @@ pub enum Why {
     Stopped,
 }
 
-/// How forcefully the program was told to stop, mildest first.
+/// How forcefully the program was asked to stop, mildest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     Asked,
@@ -120,7 +120,7 @@ impl Asked {
 }
 
 impl Attempt {
-    /// Takes the answer that it has said piece by piece: text, or content parts if some are not text.
+    /// Takes the answer assembled from pieces: text, or content parts if some are not text.
     pub fn take_answer(&mut self) -> String {
         let text = std::mem::take(&mut self.text);
         if self.parts.is_empty() {
@@ -138,7 +138,7 @@ impl Attempt {
         Value::Array(parts).to_string()
     }
 
-    /// Whether the program waits for somebody: then it need not say anything.
+    /// Whether the program waits for a person or a client: then it may be silent.
     pub fn waits_for_somebody(&self) -> bool {
         !self.asked.is_empty() || !self.client_calls.is_empty()
     }

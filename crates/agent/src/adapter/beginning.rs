@@ -77,7 +77,8 @@ impl Adapter {
         Ok(())
     }
 
-    /// Reads what a persistent program has printed since its last answer, and ends it if it should not have.
+    /// Reads what a persistent program printed since its last answer, and ends it if it should have printed
+    /// nothing.
     pub(super) fn settle_program(&mut self) {
         let until = Instant::now() + SETTLE;
         while let Some(running) = &self.running {

@@ -27,7 +27,7 @@ const LONGEST_LOGGED: usize = 16 * 1024;
 const NOT_WAITED_FOR: &str = "the answer came without it";
 
 impl Adapter {
-    /// Begins to end the attempt: tells the program to stop.
+    /// Begins to end the attempt: asks the program to stop.
     pub(super) fn end(&mut self, why: Why) {
         let Some(attempt) = &mut self.attempt else { return };
         attempt.ending = Some(Ending::new(why.clone()));
@@ -59,15 +59,15 @@ impl Adapter {
     pub(super) fn program_is_done(&mut self) -> bool {
         let Some(attempt) = &self.attempt else { return false };
         let failed = matches!(attempt.ending, Some(Ending { why: Why::Failed { .. }, .. }));
-        // A persistent program goes on to the next message, unless it has failed: then it must exit first.
+        // A persistent program continues with the next message, unless it has failed: then it must exit first.
         if attempt.done.is_some() && !failed && self.options.protocol.keeps_process() {
             return true;
         }
         let Some(running) = &mut self.running else { return true };
         let Some(code) = running.exited else { return false };
-        // If it was told to stop, the rest of its output does not matter, even if another process holds its
-        // stdout open. Otherwise everything it can have left in the pipe is read first: only the time spent
-        // waiting for it counts, not the time spent storing it.
+        // If it was asked to stop, the rest of its output does not matter, even if another process holds its stdout
+        // open. Otherwise everything left in the pipe is read first; only the time spent waiting for it counts, not
+        // the time spent storing it.
         let more = !running.stdout_closed || !running.stderr_done;
         let in_time = running.waited < OUTPUT_GRACE && running.late_bytes < LONGEST_PIPE;
         if more && attempt.ending.is_none() && in_time {
@@ -114,7 +114,7 @@ impl Adapter {
     }
 
     pub(super) fn answer(&mut self, attempt: &mut Attempt, answer: Answer) {
-        // Sub-agents in the background go on: their calls already have a result.
+        // Sub-agents in the background continue: their calls already have a result.
         let waited_for = self.runs.get(attempt.run.reply_to).filter(|open| !open.open_calls.is_empty());
         if let Some(open) = waited_for.cloned() {
             let is_open = |sub: &Sub| open.open_calls.contains_key(&sub.call_id);
@@ -182,8 +182,8 @@ impl Adapter {
         error
     }
 
-    /// Returns what the last attempt of a run, which began with that event, has said of its answer. From the
-    /// thread: it may have been another adapter's.
+    /// Returns the part of the answer that the last attempt of a run, which began with that event, produced. Read
+    /// from the thread: it may have been another adapter's.
     pub(super) fn answer_so_far(&mut self, run: &Run, last_begun: i64) -> Result<String> {
         let mut text = String::new();
         if last_begun == 0 {
@@ -205,7 +205,7 @@ impl Adapter {
         Ok(text)
     }
 
-    /// Cancels the sub-agents of a run and closes its open calls: nobody waits for them any more.
+    /// Cancels the sub-agents of a run and closes its open calls: their results are no longer needed.
     pub(super) fn abandon(&mut self, open: &OpenRun, why: &str) {
         if open.last_begun > 0 {
             self.cancel_sub_agents(open, why, |_| true);

@@ -21,8 +21,8 @@ pub const LONGEST_ANSWER: usize = 16 * 1024 * 1024;
 /// How many events an attempt may store.
 const MAX_EVENTS: u64 = 100_000;
 
-/// How long text waits for more after text of the same run was stored: nobody can see more than this many
-/// pieces a second, and each takes a sync of the disk.
+/// How long text waits for more after text of the same run was stored: more pieces a second than this are not
+/// perceptible, and each takes a sync of the disk.
 const JOIN: Duration = Duration::from_millis(20);
 
 /// The longest token or piece of thinking, in bytes.
@@ -79,7 +79,7 @@ impl Outbox {
         self.joins_until.filter(|_| matches!(self.items.last(), Some(Item::Text { .. })))
     }
 
-    /// Takes what is due: everything but text that comes last and waits for more.
+    /// Takes the events that are due: all but trailing text that waits for more.
     pub fn take_due(&mut self) -> Vec<NewEvent<'static>> {
         let waiting = match self.due() {
             Some(due) if Instant::now() < due => self.items.pop(),
@@ -128,8 +128,8 @@ fn pieces(mut text: &str) -> impl Iterator<Item = &str> {
 }
 
 impl Adapter {
-    /// Handles the program's output. What it says while no answer is due begins a run of its own, if its protocol has
-    /// that; else it may say nothing but its session.
+    /// Handles the program's output. Output while no answer is due begins a run of its own, if the protocol has
+    /// such runs; otherwise only its session is accepted.
     pub(super) fn handle_output(&mut self, output: Output) {
         if let Output::Session(id) = output {
             if self.session.as_ref() != Some(&id) {
@@ -220,7 +220,7 @@ impl Adapter {
         }
     }
 
-    /// Notes that the program has said something while no answer was due.
+    /// Notes that the program printed something while no answer was due.
     pub(super) fn stray(&mut self) {
         if let Some(running) = &mut self.running {
             running.strayed = true;
@@ -309,8 +309,7 @@ impl Adapter {
         }
     }
 
-    /// Gives calls of the client's tools an error if nobody answers them: their time is over, or the user has
-    /// gone on.
+    /// Gives calls of the client's tools an error if they get no answer: they timed out, or the user continued.
     pub(super) fn give_up_client_calls(&mut self) {
         let Some(attempt) = &self.attempt else { return };
         let newest = self.runs.iter().filter(|run| run.priority != Priority::Later).map(OpenRun::id).max();
@@ -325,7 +324,7 @@ impl Adapter {
             let (call_id, name) = (call_id.clone(), call.name.clone());
             given_up.push(ToolResult::new(call_id, name, Err(error.to_owned())));
         }
-        // The program learns of it when it is stored, as of any result.
+        // The program gets it once it is stored, like any result.
         for result in given_up {
             if let Some(call) =
                 self.attempt.as_mut().and_then(|one| one.client_calls.get_mut(&result.call_id))

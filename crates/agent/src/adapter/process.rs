@@ -34,8 +34,7 @@ pub(super) struct Running {
     pub stdout_closed: bool,
     /// See [`ProgramEvent::StderrDone`].
     pub stderr_done: bool,
-    /// It has said something while no answer was due, so nothing that it says can be trusted to belong to the
-    /// next message.
+    /// It printed something while no answer was due, so its output cannot be trusted to belong to the next message.
     pub strayed: bool,
 }
 
@@ -112,8 +111,8 @@ impl Adapter {
         }
     }
 
-    /// Kills what a killed adapter left running, persistent programs and processes of an open attempt: they
-    /// must not work beside those of a new attempt.
+    /// Kills what a killed adapter left running, persistent programs and processes of an open attempt: they must
+    /// not work alongside those of a new attempt.
     pub(super) fn end_leftovers(&mut self) {
         // It takes a look at every process of the machine, which many new conversations at once would each take.
         if matches!(is_new(&mut self.queue), Ok(true)) {

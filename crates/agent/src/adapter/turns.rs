@@ -20,10 +20,10 @@ pub(super) const SETTLE: Duration = Duration::from_secs(1);
 /// A run that the agent began itself is over when it has been quiet for this long.
 const UNASKED_QUIET: Duration = Duration::from_secs(3);
 
-/// How long it may take to stop, once it was told to.
+/// How long it may take to stop, once asked to.
 const UNASKED_STOP: Duration = Duration::from_millis(300);
 
-/// How long a program is kept that works in the background and says nothing.
+/// How long a program that works in the background without output is kept.
 const BACKGROUND: Duration = Duration::from_secs(60 * 60);
 
 /// The error of an attempt that a previous adapter left open.
@@ -42,7 +42,7 @@ impl Adapter {
             self.begin_unasked()?;
             return Ok(Step::Again);
         }
-        // It knows what it is to forget.
+        // It still knows what it should forget.
         if self.program_cleared < self.cleared {
             self.end_program();
             self.unasked.clear();
@@ -86,7 +86,7 @@ impl Adapter {
                     return Ok(Step::Wait(at));
                 }
                 self.retry = None;
-                // What it says before the message is given to it is no answer to that.
+                // Output printed before it gets the message is no answer to it.
                 self.settle_program();
                 if !self.unasked.is_empty() {
                     return Ok(Step::Again);
@@ -140,23 +140,24 @@ impl Adapter {
         None
     }
 
-    /// Whether the program is still at work, though it has answered. Where none is to stay, nobody waits for that.
+    /// Whether the program is still working although it has answered. If no program is kept open, this does not
+    /// matter.
     fn works_in_background(&self) -> bool {
         let stays = self.running.is_some() && !self.options.idle.is_zero();
         stays && self.options.protocol.works_in_background()
     }
 
-    /// Begins a run with what the program has said unasked.
+    /// Begins a run with unasked output of the program.
     pub(super) fn begin_unasked(&mut self) -> Result<()> {
         let run = Run::own();
         self.outbox.event(run.started());
         self.outbox.attempt_begins();
-        // Stored before what is said in it; its id is that of this event.
+        // Stored before its output; its id is that of this event.
         self.flush_and_catch_up()?;
         let said = std::mem::take(&mut self.unasked);
         let begun = self.runs.with_run_id(&run.run_id).next().map(|open| open.run.clone());
         let Some(run) = begun else {
-            self.warn("the cursor was moved past what the agent said unasked");
+            self.warn("the cursor was moved past unasked output of the agent");
             return Ok(());
         };
         self.attempt = Some(Attempt::new(run, self.outbox.count()));
@@ -198,8 +199,8 @@ impl Adapter {
         Ok(())
     }
 
-    /// Whether the consumer is still subscribed as it was, and not paused. Messages that somebody else has
-    /// acknowledged are not run.
+    /// Whether the consumer is still subscribed as it was, and not paused. Messages acknowledged by another process
+    /// are not run.
     fn may_continue(&mut self) -> Result<bool> {
         let now = self.queue.find_subscription(&self.options.consumer)?;
         if let Some(now) = &now {

@@ -17,7 +17,7 @@ pub const ENV_FILE: &str = "THREAD_AGENT_ENV_FILE";
 
 /// Processes the consumer's messages until there has been nothing to do for long enough.
 pub fn run(settings: Settings, stay: Stay, program: Vec<String>, globals: &Globals) -> Result<()> {
-    // The consumer's lock must be held by this process only, not by what the agent leaves behind.
+    // The consumer's lock must be held by this process only, not by processes the agent leaves behind.
     close_fds::set_fds_cloexec(3, &[]);
     let consumer = variable("THREAD_CONSUMER").and_then(|name| name.into_string().ok()).ok_or_else(|| {
         Failure::usage(
@@ -70,7 +70,7 @@ pub fn run(settings: Settings, stay: Stay, program: Vec<String>, globals: &Globa
 
 /// The server of tools for the agent of this thread.
 fn tools(queue: &Queue, consumer: &str) -> Result<ToolServer> {
-    let hint = "install it beside thread-agent, or put it on PATH, or leave out --mcp";
+    let hint = "install it next to thread-agent, or put it on PATH, or leave out --mcp";
     let program = launcher::program("thread-mcp").map_err(|what| Failure::failed(what, hint))?;
     let thread = queue.directory("--mcp")?.to_string_lossy().into_owned();
     let arguments = ["--thread", &thread, "--sessions", "--consumer", consumer, "--name", "agent"];

@@ -1,9 +1,9 @@
 //! `thread agent stop`: ending an agent and everything it has started.
 //!
-//! Processes are not found by looking once: while one thread is searched, a report from another may start what
-//! was just seen not to run. So each consumer's lock is taken once its run has ended, and kept until all is
-//! over. Whoever starts a consumer holds its lock from before there is a process, so while it is held here
-//! nothing of that consumer runs, and nothing is about to.
+//! Looking once does not find all processes: while one thread is searched, a report from another may start a
+//! consumer that was just seen idle. So each consumer's lock is taken once its run has ended, and kept until
+//! everything has ended. A process that starts a consumer holds its lock before the handler exists, so while the
+//! lock is held here, nothing of that consumer runs or is about to.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a lock may be held by something else than a run, before the consumer is stopped again.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// How often what is about to end is checked.
+/// How often ending processes are checked.
 const STEP: Duration = Duration::from_millis(10);
 
 /// How the adapter is stopped: TERM, and KILL after 10 s. It needs some of that to end its program.

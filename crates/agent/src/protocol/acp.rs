@@ -4,7 +4,7 @@
 //! can resume or load it, else a new one, whose first prompt begins with the transcript. After that each message is a
 //! prompt. The agent's requests to an editor (files, terminals) are refused.
 //!
-//! An agent may go on after its answer: it has calls that are still in progress, and speaks when they are done.
+//! An agent may continue after its answer: it has calls in progress, and reports when they are done.
 
 mod blocks;
 mod call;
@@ -159,7 +159,7 @@ impl Acp {
         let ends = matches!(fields.status, Some(ToolCallStatus::Completed | ToolCallStatus::Failed));
         let begins = !matches!(fields.status, None | Some(ToolCallStatus::Pending));
         if call.past {
-            // Its turn is over, and it was closed there: it belongs to where it ends.
+            // Its turn is over, and it was closed there: it belongs to the turn in which it ends.
             if !ends {
                 return output;
             }
@@ -188,17 +188,17 @@ impl Acp {
         output
     }
 
-    /// The turn is over; what it has begun may go on.
+    /// The turn is over; calls that it began may continue.
     fn turn_done(&mut self) {
         self.calls.values_mut().for_each(|call| call.past = true);
     }
 
-    /// Whether another process can take up the session.
+    /// Whether another process can resume the session.
     fn can_continue(&self) -> bool {
         self.can_load || self.can_resume
     }
 
-    /// The session that another process is to take up, if the agent has begun one itself.
+    /// The session that another process should resume, if the agent has begun one itself.
     fn newest_session(&self) -> Option<Output> {
         self.newest.clone().filter(|_| self.can_continue()).map(Output::Session)
     }
@@ -230,7 +230,7 @@ impl Acp {
         }
         let call_id = asked.tool_call.tool_call_id.clone();
         let mut output = self.call(asked.tool_call);
-        // What people are to judge is what they see: all that is known of the call.
+        // People judge by what they see, so show everything known about the call.
         let call = known(&mut self.calls, &call_id);
         if std::mem::take(&mut call.past) {
             call.reported = None;
@@ -308,7 +308,7 @@ impl Protocol for Acp {
         if self.session.is_some() {
             return self.send_prompt(&prompt, false, out);
         }
-        // If an earlier attempt ended before there was a session, its handshake still goes on.
+        // If an earlier attempt ended before there was a session, its handshake is still in progress.
         if self.requests.is_empty() {
             let us = Implementation::new("thread-agent", env!("CARGO_PKG_VERSION"));
             let params = InitializeRequest::new(ProtocolVersion::V1).client_info(us);

@@ -1,10 +1,10 @@
 //! A persistent program: one line of JSON in for each message, lines of JSON out.
 //!
-//! Each line in is the message's event as `thread peek` prints it, with its attached files as `attachments`,
-//! what the client handed over (`tools`, `state`, `context`, `forwarded_props`) and, for a new process, the
-//! conversation so far as `transcript`; or `{"event":"tool_result",…}`, the result of one of the client's tools.
-//! Lines out are `{"event":"token","content":…}` and the like, with the keys of the corresponding events in the thread. They
-//! may repeat the `run_id` of the line in: then a line that comes too late is known as such, and is dropped.
+//! Each line in is the message's event as `thread peek` prints it, with its attached files as `attachments`, the
+//! client's input (`tools`, `state`, `context`, `forwarded_props`) and, for a new process, the conversation so far
+//! as `transcript`; or `{"event":"tool_result",…}`, the result of one of the client's tools. Lines out are
+//! `{"event":"token","content":…}` and the like, with the keys of the corresponding events in the thread. They may
+//! repeat the `run_id` of the line in: then a line that comes too late is recognised, and dropped.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ pub struct Ndjson {
     run_id: Option<String>,
 }
 
-/// A line, and the run that it says it belongs to.
+/// A line, and the run that it names.
 #[derive(Debug, Deserialize)]
 struct Named {
     run_id: Option<String>,
@@ -174,7 +174,7 @@ impl Protocol for Ndjson {
     }
 }
 
-/// Adds what a client handed over to a line for the program.
+/// Adds a client's input to a line for the program.
 fn hand_over(input: &ClientInput, line: &mut Value) {
     for (field, value) in input.fields() {
         line[field] = value.clone();
@@ -182,7 +182,7 @@ fn hand_over(input: &ClientInput, line: &mut Value) {
 }
 
 impl Ndjson {
-    /// Returns what a line says; `None` if it belongs to another run.
+    /// Returns the output in a line; `None` if it belongs to another run.
     fn read_line(&mut self, line: &[u8]) -> Result<Option<Output>, String> {
         let Named { run_id, line } = serde_json::from_slice(line).map_err(|e| {
             let shown: String = String::from_utf8_lossy(line).trim().chars().take(80).collect();

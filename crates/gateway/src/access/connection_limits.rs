@@ -131,12 +131,12 @@ impl Connection {
 }
 
 impl Permit {
-    /// Who has opened the connection.
+    /// The address that opened the connection.
     pub fn peer(&self) -> IpAddr {
         self.connection.peer
     }
 
-    /// Whose connection it is, as far as that is known.
+    /// The client behind the connection, as far as it is known.
     pub fn client(&self) -> Client {
         self.connection.client()
     }
@@ -227,7 +227,7 @@ mod tests {
         other.is_for(client(2));
         permits.iter().for_each(|permit| permit.is_for(client(1)));
         assert!(leaves(&permits[0]) && !permits[1..].iter().any(leaves) && !leaves(&other));
-        // A connection that the proxy uses again for somebody else.
+        // A connection that the proxy reuses for another client.
         other.is_for(client(1));
         other.is_for(client(1));
         assert!(leaves(&permits[1]) && !permits[2..].iter().any(leaves) && !leaves(&other));

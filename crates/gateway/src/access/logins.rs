@@ -1,11 +1,12 @@
-//! What a browser is let in by: a cookie with a random value of its own, made in exchange for the token.
+//! How a browser logs in: it exchanges the token for a cookie with a random value.
 //!
-//! A browser sends the cookies of a host to all its ports, so whoever serves another port of this machine may see
-//! the value. It is good for this gateway's root alone, for [`LIFETIME`], and until it is logged out.
+//! A browser sends the cookies of a host to all its ports, so a server on another port of this machine may see the
+//! value. It is valid only for this gateway's root, for [`LIFETIME`], and until logout.
 //!
 //! For each login there is an empty file in the folder [`FOLDER`] in the root, so that it survives a restart and is
-//! good for all gateways on the root. The file's name is a keyed hash of the value, and the token is the key: nobody
-//! who reads the names can log in, and another token ends all logins. The file's time is when the login began.
+//! valid for all gateways on the root. The file's name is a keyed hash of the value, and the token is the key:
+//! reading the names does not let anyone log in, and a new token ends all logins. The file's modification time is
+//! when the login began.
 
 use std::fs;
 use std::io;
@@ -85,7 +86,7 @@ impl Logins {
         }
     }
 
-    /// Removes the logins that are over, and the oldest ones if there are too many.
+    /// Removes the logins that have expired, and the oldest ones if there are too many.
     fn make_room(&self) {
         let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
         let files = entries.filter_map(|entry| Some((entry.metadata().ok()?, entry.path())));

@@ -11,10 +11,10 @@ use axum::http::HeaderMap;
 use axum::http::header::{self, HeaderName};
 use thread::failure::Failure;
 
-/// Browsers tell whose page asks.
+/// Browsers send the origin of the page that makes a request.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Who may send requests, and under which names the gateway is reached.
+/// Which origins may send requests, and under which names the gateway is reached.
 #[derive(Debug, Default)]
 pub struct Origins {
     /// The one of `--public-url`.
@@ -23,7 +23,7 @@ pub struct Origins {
     named: Vec<String>,
 }
 
-/// Where a request comes from, as far as its headers say.
+/// Where a request comes from, according to its headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestOrigin {
     /// A page of the gateway's own, or a program.

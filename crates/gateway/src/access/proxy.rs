@@ -6,7 +6,7 @@ use axum::http::HeaderMap;
 
 const FORWARDED_FOR: &str = "x-forwarded-for";
 
-/// The proxies whose `X-Forwarded-For` is believed.
+/// The proxies whose `X-Forwarded-For` is trusted.
 #[derive(Debug, Default)]
 pub struct Proxies(Vec<IpAddr>);
 
@@ -23,14 +23,14 @@ impl Proxies {
         Proxies(trusted.iter().map(IpAddr::to_canonical).collect())
     }
 
-    /// The client of a new connection, of which only the peer is known yet.
+    /// The client of a new connection; only the peer is known yet.
     pub fn peer(&self, peer: IpAddr) -> Client {
         let address = peer.to_canonical();
         Client { address, is_shared: address.is_loopback() || self.0.contains(&address) }
     }
 
-    /// The client of a request that came from `peer`. Every proxy appends the address that it was asked from,
-    /// so the client is the last one that is no trusted proxy; what stands before it anybody may have written.
+    /// The client of a request that came from `peer`. Every proxy appends the address of its peer, so the client is
+    /// the last address that is not a trusted proxy; anything before it may be forged.
     pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> Client {
         let mut client = self.peer(peer);
         let lines = headers.get_all(FORWARDED_FOR).iter().rev();
@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(client(proxy, "127.0.0.1", &[]), is("127.0.0.1", true));
         assert_eq!(client(proxy, "127.0.0.1", &told), is("203.0.113.9", false));
         assert_eq!(client(proxy, "::ffff:127.0.0.1", &told), is("203.0.113.9", false));
-        // This machine is a client like any other if the proxy says so.
+        // This machine is a client like any other if the proxy reports it.
         assert_eq!(client(&["10.0.0.1"], "10.0.0.1", &["127.0.0.2"]), is("127.0.0.2", false));
         assert_eq!(
             client(&["127.0.0.1", "10.0.0.1"], "127.0.0.1", &["2001:db8::1", "10.0.0.1"]),

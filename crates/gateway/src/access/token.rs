@@ -1,8 +1,8 @@
 //! The access token, and where a request may carry it.
 //!
-//! It is created once for each root, so that all gateways of the root share it, in a file that only its owner
-//! may read. The file is looked at for each request: another token counts at once, and while there is none, nobody
-//! is let in. Tokens are compared in constant time, so that timing reveals nothing about the right one.
+//! It is created once for each root, so that all gateways of the root share it, in a file that only its owner may
+//! read. The file is checked for each request: a new token applies at once, and while there is none, no client is
+//! admitted. Tokens are compared in constant time, so that timing reveals nothing about the right one.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -20,12 +20,12 @@ pub const FILE: &str = "token";
 
 pub struct Token {
     path: PathBuf,
-    /// The directory that the file is in, and by what it is recognized.
+    /// The file's directory, and its identity.
     root: (PathBuf, Option<(u64, u64)>),
     known: Mutex<Known>,
 }
 
-/// What was read from the file.
+/// The content read from the file.
 struct Known {
     stamp: Option<Stamp>,
     /// `None` if there is no token.
@@ -55,7 +55,7 @@ impl Token {
     /// The file cannot be read or created; others may read it; it holds no token.
     pub fn of(root: &Path) -> Result<Token, Failure> {
         let path = root.join(FILE);
-        // Before it is read: what is written after that is noticed.
+        // Before it is read, so that a later write is noticed.
         let stamp = stamp(&path);
         let text = read_or_create_secret(&path)?;
         let root = (root.to_owned(), identity(root));
@@ -67,8 +67,8 @@ impl Token {
         &self.path
     }
 
-    /// The token as it is now; `None` if there is none, or its file cannot be used. If the whole root has vanished, as
-    /// when it is not mounted, that says nothing of the token.
+    /// The token as it is now; `None` if there is none, or its file cannot be used. If the whole root has vanished,
+    /// for instance because it is not mounted, the token is unknown.
     pub fn text(&self) -> Option<Arc<str>> {
         let now = stamp(&self.path);
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -76,7 +76,7 @@ impl Token {
         if known.stamp != now && !vanished {
             let read = read_secret(&self.path);
             if let Err(e) = &read {
-                tracing::error!("nobody is let in: {e}");
+                tracing::error!("no client is admitted: {e}");
             }
             *known = Known { stamp: now, text: read.ok().map(Into::into) };
         }
@@ -176,7 +176,7 @@ pub fn random_hex(bytes: usize) -> io::Result<String> {
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Why a client was let in. It is good for as long as the gateway says so.
+/// Why a client was admitted. It stays valid until the gateway revokes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Proof {
     /// No token is required.

@@ -152,7 +152,7 @@ pub struct Signed {
     token: String,
 }
 
-/// `GET /storage/v1/object/sign/{bucket}/{path}?token=…`: for anybody with a signed URL.
+/// `GET /storage/v1/object/sign/{bucket}/{path}?token=…`: for anyone with a signed URL.
 pub async fn download(
     State(gateway): State<Arc<Gateway>>,
     Extension(permit): Extension<Arc<Permit>>,

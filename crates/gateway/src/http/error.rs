@@ -42,7 +42,7 @@ pub struct HttpError {
 }
 
 impl HttpError {
-    /// An error of which the status says which it is.
+    /// An error identified by its status alone.
     pub fn new(status: StatusCode, error: String) -> HttpError {
         HttpError { status, error, code: code_of(status) }
     }

@@ -18,10 +18,10 @@ pub const LOGOUT: &str = "/api/v1/logout";
 
 /// Exchange the token for a cookie, for a page
 ///
-/// The cookie has a random value of its own and lasts for 30 days. One that is sent is renewed instead.
+/// The cookie has a random value and lasts for 30 days. A cookie that is sent is renewed instead.
 #[utoipa::path(post, path = "/api/v1/login", tag = "sessions", responses((status = 204), Failures))]
 pub async fn login(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Result<Response, HttpError> {
-    // With `--no-auth`, nobody needs a cookie.
+    // With `--no-auth`, no cookie is needed.
     let Some(token) = gateway.token.as_ref().and_then(Token::text) else {
         return Ok(StatusCode::NO_CONTENT.into_response());
     };
@@ -36,7 +36,7 @@ pub async fn login(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> R
     Ok(with_cookie(&gateway, &value, LIFETIME.as_secs()))
 }
 
-/// `POST /api/v1/logout`: ends the login whose cookie is sent, for the page. What was opened with it is closed.
+/// `POST /api/v1/logout`: ends the login whose cookie is sent, for the page. Connections opened with it are closed.
 ///
 /// # Errors
 ///

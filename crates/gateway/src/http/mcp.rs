@@ -1,7 +1,7 @@
 //! `/mcp`: the tools of `thread mcp` for all sessions, by the Model Context Protocol over HTTP.
 //!
-//! Older clients of the protocol have a session there, whose id they show in `Mcp-Session-Id`. Whose the id is shows
-//! in it, so that it is of no use at another address, even with the token.
+//! Older clients of the protocol have a session there, whose id they send in `Mcp-Session-Id`. The id names its
+//! owner, so that it is useless from another address, even with the token.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;

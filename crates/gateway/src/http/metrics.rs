@@ -53,7 +53,7 @@ fn written(gateway: &Gateway, sum: &Sum) -> String {
         ("connections_total", "counter", "WebSockets opened.", one(counters.accepted as f64)),
         ("connections_refused_total", "counter", "Connections refused because there were too many.", one(counters.refused as f64)),
         ("wrong_tokens_total", "counter", "Wrong or missing tokens.", one(counters.wrong_tokens as f64)),
-        ("looks_total", "counter", "Threads that were opened to look at them for whoever watches.", one(gateway.inspector.opened() as f64)),
+        ("looks_total", "counter", "Threads opened for watchers.", one(gateway.inspector.opened() as f64)),
         ("sessions", "gauge", "Sessions below the root.", one(number(sum.sessions))),
         ("sessions_active", "gauge", "Sessions with clients or streams in them.", one(number(live.len()))),
         ("session_readers", "gauge", "Clients in sessions.", one(number(clients))),

@@ -1,4 +1,4 @@
-//! HTTP: accepting connections and routing requests; what is offered beside the WebSocket.
+//! HTTP: accepting connections and routing requests; everything offered in addition to the WebSocket.
 
 mod agui;
 mod attachments;

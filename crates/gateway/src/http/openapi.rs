@@ -57,7 +57,7 @@ fn there_or_not(description: &mut Value) {
     }
 }
 
-/// What is not known is left out, never null.
+/// Unknown values are left out, never null.
 fn absent_or_set(value: &mut Value) {
     match value {
         Value::Object(object) => {

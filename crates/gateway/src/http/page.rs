@@ -157,7 +157,7 @@ pub async fn file(Path(name): Path<String>, headers: HeaderMap) -> Result<Respon
     Ok(file.response(&headers))
 }
 
-/// `GET /`: for anybody. The token is in the fragment of the link, which browsers do not send.
+/// `GET /`: open to anyone. The token is in the fragment of the link, which browsers do not send.
 pub async fn page(
     State(gateway): State<Arc<Gateway>>,
     Extension(check): Extension<TokenCheck>,

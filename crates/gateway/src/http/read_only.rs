@@ -15,7 +15,7 @@ use crate::gateway::Gateway;
 
 pub async fn only_looking(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response {
     let looks = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
-    // Whoever looks has to be let in.
+    // Reading requires a login too.
     let looks = looks || [LOGIN, LOGOUT].contains(&request.uri().path());
     if gateway.read_only && !looks {
         let (status, error) = (StatusCode::FORBIDDEN, READ_ONLY.to_owned());

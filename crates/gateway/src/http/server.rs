@@ -150,7 +150,7 @@ fn cors(origins: &[String]) -> CorsLayer {
     CorsLayer::new()
         .allow_origin(AllowOrigin::list(origins.iter().filter_map(|origin| origin.parse().ok())))
         .allow_methods([Method::GET, Method::POST, Method::DELETE])
-        // Authorization, Content-Type, Last-Event-ID, those of MCP, and what a client of AG-UI may add.
+        // Authorization, Content-Type, Last-Event-ID, those of MCP, and those that an AG-UI client may add.
         .allow_headers(AllowHeaders::mirror_request())
         .expose_headers([HeaderName::from_static("mcp-session-id")])
         .max_age(PREFLIGHT_AGE)
@@ -244,7 +244,7 @@ async fn require_token(
             if kind.is_none_or(|kind| kind != EVENT_STREAM) {
                 return response;
             }
-            // A stream lasts no longer than what it was opened with.
+            // A stream lasts no longer than the credentials it was opened with.
             return response.map(|body| {
                 let expelled = async move { gateway.expels(&proof).await };
                 Body::from_stream(body.into_data_stream().take_until(Box::pin(expelled)))
@@ -265,7 +265,7 @@ fn refuse(client: Client, request: &Request, status: StatusCode, why: &str) -> R
     HttpError::new(status, why.to_owned()).into_response()
 }
 
-/// What was not read yet of a body.
+/// The unread rest of a body.
 type Rest = Arc<Mutex<Option<BodyDataStream>>>;
 
 /// A body that fails if it takes longer than a limit, and what is left of it when it is dropped.

@@ -22,7 +22,7 @@ pub fn response(gateway: Arc<Gateway>, events: impl Stream<Item = Event> + Send 
         .keep_alive(KeepAlive::new().interval(KEEP_ALIVE_EVERY).text("alive"));
     let headers = [
         (header::CACHE_CONTROL, "no-cache, no-transform"),
-        // Proxies must not collect the events: nginx does, unless told otherwise.
+        // Proxies must not buffer the events; nginx does by default.
         (HeaderName::from_static("x-accel-buffering"), "no"),
     ];
     (headers, events).into_response()

@@ -1,4 +1,4 @@
-//! Dead letters: their reasons, pages of them, and those that a request means.
+//! Dead letters: their reasons, pages of them, and selections of them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
@@ -10,7 +10,7 @@ use super::dto::{DeadLetter, DeadPage, Event, ReasonCount};
 use super::event;
 use crate::error::{RequestError, Result};
 
-/// How many reasons are listed, and how many are told apart.
+/// How many reasons are listed, and how many are distinguished.
 const REASONS: usize = 100;
 const MOST_REASONS: usize = 10_000;
 
@@ -50,7 +50,7 @@ impl Mark {
     /// It is none that a page has had.
     pub fn parse(text: &str) -> Result<Mark> {
         let (id, consumer) = text.split_once(':').unwrap_or((text, ""));
-        let bad = |_| RequestError::BadParams("'before' is not what a page has given".to_owned());
+        let bad = |_| RequestError::BadParams("'before' is not a value from an earlier page".to_owned());
         Ok(Mark(id.parse().map_err(bad)?, consumer.to_owned()))
     }
 

@@ -1,4 +1,4 @@
-//! Reading one event, of which long texts are cut.
+//! Reading one event, with long texts cut.
 
 use std::ops::ControlFlow;
 
@@ -53,7 +53,7 @@ pub fn form_of(capped: &CappedRow<'_>) -> Event {
         subtype: row.subtype,
         content: row.content,
         content_bytes: capped.content_len,
-        // Another program may have stored what is no JSON.
+        // Another program may have stored something that is not JSON.
         metadata: metadata.map(|text| serde_json::from_str(&text).unwrap_or(Value::String(text))),
         metadata_bytes: is_cut.then_some(capped.metadata_len),
     }

@@ -1,4 +1,4 @@
-//! Pages of events, and one event with what became of it.
+//! Pages of events, and one event with what consumers did with it.
 
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -57,7 +57,7 @@ pub fn page(
     Ok(EventPage { events, next_before: more.then_some(found.from), incomplete, filter_failures })
 }
 
-/// One event, and what became of it.
+/// One event, and what consumers did with it.
 ///
 /// # Errors
 ///
@@ -69,7 +69,7 @@ pub fn detail(
     url_of: &dyn Fn(&str, i64) -> String,
 ) -> Result<EventDetail> {
     let missing =
-        || RequestError::Unknown(format!("there is no event {id} in this thread, or none any more"));
+        || RequestError::Unknown(format!("there is no event {id} in this thread, or it was deleted"));
     let event = event::read(queue, id, WHOLE)?.ok_or_else(missing)?;
     let mut letters = Vec::new();
     queue.dead_letters(None, &mut |letter| {

@@ -1,11 +1,12 @@
-//! Looking at threads: what they hold, where their consumers stand, how runs went; and what people do about it.
+//! Inspecting threads: their events, the state of their consumers, how runs went; and acting on them.
 //!
 //! The threads are those of the sessions, those of their sub-agents, and the ones that `--thread` names. The last
 //! are looked at only: nothing is started there, except by the same requests as on the command line.
 //!
 //! Nothing here runs on the threads that serve connections, and nothing waits for long: filters of strangers have
-//! [`FILTER_TIME`], counting has limits, and a thread that is locked, damaged or enormous has its own turns. What
-//! is no event is looked at once a second, however many watch, and not at all while nobody does: see [`watched`].
+//! [`FILTER_TIME`], counting has limits, and a thread that is locked, damaged or enormous has its own turns. State
+//! other than events is read once a second, however many watch it, and not at all while no one does: see
+//! [`watched`].
 //!
 //! | module | owns |
 //! |---|---|
@@ -63,7 +64,7 @@ pub struct Inspector {
     catalogue: Arc<Catalogue>,
     launcher: Launcher,
     pool: BlockingPool<ThreadId>,
-    /// Who waits for the end of a run or wait: of each consumer one, who looks now and then.
+    /// Tasks that wait for the end of a run or wait: one for each consumer, which polls.
     stops: Keyed<(ThreadId, ConsumerId)>,
     read_only: bool,
 }
@@ -119,7 +120,7 @@ impl Inspector {
         self.run(id, kind, work).await
     }
 
-    /// The id of a thread that is there.
+    /// The id of a thread that exists.
     ///
     /// # Errors
     ///

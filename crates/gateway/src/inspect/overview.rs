@@ -36,7 +36,7 @@ const BUSY: Duration = Duration::from_millis(20);
 const MOVING: Duration = Duration::from_secs(3);
 const FAILED: Duration = Duration::from_secs(5);
 
-/// After how long one of `--thread`, of which there are few, is opened again whatever its files say.
+/// After how long a thread of `--thread`, of which there are few, is opened again even if its files seem unchanged.
 const ANYWAY: Duration = Duration::from_secs(10);
 
 /// How many different pages are kept as JSON.
@@ -44,7 +44,7 @@ const PAGES: usize = 8;
 
 pub struct Overview {
     entries: Mutex<HashMap<String, Entry>>,
-    /// Locked while somebody looks, until that is done.
+    /// Locked while the list is being made.
     last: Arc<tokio::sync::Mutex<Last>>,
     thread: Threads,
     /// How many threads were opened to look at them.
@@ -78,7 +78,7 @@ pub struct Listing {
     pub version: u64,
     unread: usize,
     threads: Vec<Summary>,
-    /// The threads of pages as they are sent to those who watch, by offset and limit.
+    /// The pages sent to watchers, by offset and limit.
     written: Mutex<HashMap<(usize, usize), Bytes>>,
 }
 
@@ -94,7 +94,7 @@ impl Listing {
         ThreadList { read_only, now: time::now(), total, unread, threads: Vec::new() }
     }
 
-    /// The page as JSON, whose threads are written once for all who ask.
+    /// The page as JSON; each thread is serialised once for all requests.
     fn written(&self, read_only: bool, offset: usize, limit: usize) -> Bytes {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         if written.len() >= PAGES && !written.contains_key(&(offset, limit)) {
@@ -113,7 +113,7 @@ impl Listing {
 }
 
 impl Inspector {
-    /// The list; looks at the threads if nobody has for a second.
+    /// The list; made again if it is older than a second.
     ///
     /// # Errors
     ///
@@ -158,7 +158,7 @@ impl Inspector {
         all.extend(self.threads.below_the_root()?.into_iter().map(|(target, listed)| (target, Some(listed))));
         let mut entries = self.overview.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let mut known = std::mem::take(&mut *entries);
-        // What was never read comes first, then what was not read for the longest time.
+        // Threads never read come first, then those not read for the longest time.
         let mut due = Vec::new();
         for (at, (target, _)) in all.iter().enumerate() {
             let stamp = target.stamp();
@@ -267,7 +267,7 @@ impl Entry {
     }
 }
 
-/// Those that were named, then what needs attention, then the most recently active.
+/// Threads given by name, then those that need attention, then the most recently active.
 fn sort(threads: &mut [Summary]) {
     threads.sort_by_cached_key(|thread| {
         let attention = thread.figures.as_ref().is_some_and(|figures| figures.attention.is_some());

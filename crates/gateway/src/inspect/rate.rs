@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(of(&rate, later), [(17, 100), (26, 2), (27, 4)]);
         let mut hours = Rate::by_hour();
         hours.update(&mut queue, now).unwrap();
-        // All since ten o'clock, less what is gone; and none of three days ago.
+        // All since ten o'clock, minus those deleted; and none from three days ago.
         let stored: u64 = hours.series(now).iter().sum();
         assert!((106..=117).contains(&stored), "{stored}");
     }

@@ -1,4 +1,4 @@
-//! Runs of handlers: when they were, how they ended, and what they printed.
+//! Runs of handlers: when they ran, how they ended, and what they printed.
 //!
 //! A run has no number; its id is the time at which it began, in microseconds: a consumer has one run at a time.
 
@@ -69,7 +69,7 @@ fn under_way(queue: &Queue, subscription: &Subscription) -> Option<(Run, Time)> 
     let (events, last) = match state.task {
         Some(Task::Batch(last)) => (Some(state.batch), Some(last)),
         Some(Task::Single(id) | Task::DeadLetter(id)) => (Some(1), Some(id)),
-        // It pops: what it has acknowledged so far.
+        // It pops: the events it has acknowledged so far.
         Some(Task::Wake) | None => {
             let acked = subscription.last_acked_id;
             (None, Some(acked).filter(|acked| *acked > state.start_cursor))
@@ -225,8 +225,8 @@ fn read_at(file: &std::fs::File, mut offset: u64, length: u64) -> io::Result<Vec
     Ok(bytes)
 }
 
-/// Where the output of the run under way is: after the last line that says that one begins. A handler may print
-/// such a line itself, which is then taken for it.
+/// Where the output of the current run starts: after the last line that marks the start of a run. A handler may
+/// print such a line itself, which is then mistaken for one.
 fn begin_of_output(files: &Files, consumer: &ConsumerId) -> io::Result<Option<Place>> {
     let log = files.open_file(files.handler_log(consumer), Access::Read)?;
     let size = log.metadata()?.len();

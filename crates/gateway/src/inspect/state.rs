@@ -1,4 +1,4 @@
-//! One thread: what it holds, and where its consumers stand.
+//! One thread: its events, and the state of its consumers.
 
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ const COUNT_FOR: Duration = Duration::from_millis(300);
 /// How many consumers the line about what needs attention names.
 const NAMED: usize = 2;
 
-/// What a look has found in a thread.
+/// What was found in a thread.
 pub struct Looked {
     pub figures: Figures,
     pub statuses: Vec<ConsumerStatus>,
@@ -122,7 +122,7 @@ fn look(queue: &mut Queue, rate: &mut Rate, until: Instant, count: CountLimits) 
     Ok(Looked { figures, statuses, is_moving, range })
 }
 
-/// Why somebody should look at a thread.
+/// Why a thread needs attention.
 fn attention(statuses: &[ConsumerStatus], now: Time) -> Option<String> {
     let mut reasons = Vec::new();
     for one in statuses {
@@ -143,7 +143,7 @@ fn attention(statuses: &[ConsumerStatus], now: Time) -> Option<String> {
     for one in statuses {
         let Some(since) = one.untaken_since(now) else { continue };
         let age = duration::rough((now - since).to_std().unwrap_or_default());
-        reasons.push(format!("nobody has taken what waits for {} for {age}", one.subscription.consumer));
+        reasons.push(format!("nothing was taken by {} for {age}", one.subscription.consumer));
     }
     let more = reasons.len().saturating_sub(NAMED);
     reasons.truncate(NAMED);
@@ -288,7 +288,7 @@ fn stalled_since(runs: &[Run], s: &Subscription) -> Option<Time> {
             && (run.attempt >= s.options.max_attempts || matches!(run.exit, Some(126 | 127)))
     };
     let again = runs.windows(2).rev().take_while(|pair| {
-        // By hand or after progress, attempts begin anew.
+        // By hand or after progress, the count of attempts starts again.
         pair.iter().all(gave_up) && pair[0].attempt.saturating_add(1) == pair[1].attempt
     });
     again.last().map(|pair| pair[0].ended).or(s.state.ended)

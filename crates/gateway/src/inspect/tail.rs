@@ -1,5 +1,5 @@
-//! The events of a thread as they come. A reader is a position: it pulls what follows from the disk, so nothing is
-//! kept for whoever reads slowly, and who comes back goes on where he was.
+//! The events of a thread as they arrive. A reader is a position: it pulls the next events from the disk, so
+//! nothing is kept for slow readers, and a returning reader continues at its position.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -49,7 +49,7 @@ pub enum Piece {
 }
 
 impl Tail {
-    /// What comes after an event; without one, what comes from now on.
+    /// Events after an event; without one, new events.
     ///
     /// # Errors
     ///

@@ -186,7 +186,7 @@ impl Threads {
         found.ok_or_else(|| unknown(&id.to_string()))
     }
 
-    /// The thread with an id, if it is there.
+    /// The thread with an id, if it exists.
     ///
     /// # Errors
     ///
@@ -272,7 +272,7 @@ impl Named {
     }
 }
 
-/// The name and the path of `NAME=DIR` or `DIR`. What has a slash before the sign is a path as a whole.
+/// The name and the path of `NAME=DIR` or `DIR`. If there is a slash before the sign, the whole is a path.
 fn split(given: &Path) -> (Option<&str>, &Path) {
     let bytes = given.as_os_str().as_bytes();
     let at = bytes.iter().position(|byte| *byte == b'=').filter(|at| at + 1 < bytes.len());
@@ -283,7 +283,7 @@ fn split(given: &Path) -> (Option<&str>, &Path) {
     }
 }
 
-/// The directories of threads in a directory. Links lead elsewhere, and names that are no text have no id.
+/// The directories of threads in a directory. Links lead elsewhere, and names that are not UTF-8 have no id.
 fn names_in(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let dirs = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));

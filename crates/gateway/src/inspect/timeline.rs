@@ -1,4 +1,4 @@
-//! A run as a timeline: where its time went, as far as the thread's events tell.
+//! A run as a timeline: where its time went, according to the thread's events.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -31,7 +31,7 @@ const LABEL: usize = 120;
 pub struct Timeline {
     pub spans: Vec<Span>,
     pub is_truncated: bool,
-    /// What was stored meanwhile.
+    /// The events stored during the run.
     pub events: Vec<Shown>,
 }
 
@@ -74,11 +74,11 @@ pub fn of(
     for id in shown {
         events.extend(event::shown(queue, id)?);
     }
-    // What is still open when a run is over was open to its end.
+    // Anything still open when a run is over was open until its end.
     if let Some(end) = &end {
         spans.end_open(end);
     }
-    // Whoever spoke to others meanwhile did not speak to a handler that is no agent.
+    // For a handler that is not an agent, messages stored during the run are not addressed to it.
     if spans.answered.is_empty() {
         spans.spans.retain(|span| span.kind != SpanKind::Message);
     }
@@ -104,7 +104,7 @@ struct Spans {
     asked: HashMap<String, Asked>,
     /// Calls that were not permitted, by their index.
     rejected: HashSet<usize>,
-    /// The span of the text or thinking that goes on.
+    /// The span of the current text or thinking.
     text: Option<usize>,
     /// The messages that an agent has begun to answer.
     answered: Vec<i64>,
@@ -273,7 +273,7 @@ impl Spans {
                 }
                 self.note(SpanKind::Status, at, &format!("attempt {attempt}"), id)
             }
-            // What others store meanwhile is not its doing.
+            // Events stored by others are not part of the run.
             _ if event.source != "self" => {}
             _ => self.note(SpanKind::Event, at, event.subtype.as_deref().unwrap_or(&event.kind), id),
         }
@@ -285,7 +285,7 @@ fn label_of(event: &Event) -> String {
     short(&event.content.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// The arguments of a tool in a few words, without what its name says already.
+/// The arguments of a tool in a few words, without repeating its name.
 fn gist(arguments: &Value, name: &str) -> Option<String> {
     let word = |value: &Value| match value {
         Value::String(text) => Some(text.clone()),

@@ -34,7 +34,7 @@ pub enum Verb {
 }
 
 impl Inspector {
-    /// Does something to a consumer. Returns where it stands then.
+    /// Applies an action to a consumer. Returns its state afterwards.
     ///
     /// # Errors
     ///
@@ -59,8 +59,7 @@ impl Inspector {
         state::consumer(queue, consumer)
     }
 
-    /// Ends a consumer's run or wait. Returns where it stands when that is over. Waiting takes no thread and no turn:
-    /// it looks now and then.
+    /// Ends a consumer's run or wait. Returns its state afterwards. Waiting takes no thread and no turn: it polls.
     ///
     /// # Errors
     ///
@@ -78,7 +77,7 @@ impl Inspector {
             None => {
                 let turn = self.stops.turn((id.clone(), consumer.clone())).await;
                 let (inspector, id, consumer) = (self.clone(), id.clone(), consumer.clone());
-                // Also if the client leaves: what has lost its supervisor is ended from here.
+                // Even if the client leaves: a run that has lost its supervisor is ended from here.
                 let waiting = tokio::spawn(async move {
                     let _turn = turn;
                     let mut backoff = Backoff::new(FIRST_LOOK, LOOK_EVERY);
@@ -102,7 +101,7 @@ impl Inspector {
         self.at_thread(&id, Kind::Read, move |_, _, queue| state::consumer(queue, &consumer)).await
     }
 
-    /// Asks for a stop, or looks what has become of it.
+    /// Requests a stop, or checks on it.
     async fn step(
         self: &Arc<Inspector>,
         id: &ThreadId,
@@ -173,7 +172,7 @@ impl Inspector {
         Ok(Pushed { id: pushed.id, created_at: pushed.created_at, deduplicated: pushed.repeated })
     }
 
-    /// What was done stays done if this fails: the next push or dispatch starts the consumer.
+    /// If this fails, the change is kept: the next push or dispatch starts the consumer.
     fn wake(&self, queue: &mut Queue, consumer: &ConsumerId) {
         if let Err(e) = wake::wake_consumer(queue, &self.launcher, consumer) {
             queue.log(Level::Warn, format_args!("wake: consumer={consumer} not woken: {e}"));

@@ -1,7 +1,7 @@
-//! Looking once a second at what somebody watches, however many do.
+//! Reading watched state once a second, however many watch it.
 //!
-//! What is watched has a task that looks, and ends with the last who watches. Whoever watches gets the newest state
-//! once there is another; nothing is queued for anybody.
+//! Each watched thing has a task that reads it and ends with its last watcher. A watcher gets the newest state when
+//! it changes; nothing is queued.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ use crate::session::blocking_pool::{BUSY, Kind};
 /// After how long a thread is looked at although its files have not changed.
 const ANYWAY: Duration = Duration::from_secs(10);
 
-/// Those who watch a thread, by its id; those who watch the list, without one.
+/// Watchers of a thread, by its id; watchers of the list, without one.
 #[derive(Default)]
 pub struct Watched(Mutex<HashMap<Option<ThreadId>, watch::Sender<Seen>>>);
 
@@ -83,7 +83,7 @@ impl Inspector {
         Ok(state::thread(target, session, self.read_only, queue)?.0)
     }
 
-    /// Looks until nobody watches any more.
+    /// Reads until there is no watcher left.
     async fn follow(self: Arc<Inspector>, id: Option<ThreadId>, sender: watch::Sender<Seen>) {
         let mut last = Last::default();
         loop {

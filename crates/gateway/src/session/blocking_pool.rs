@@ -1,4 +1,4 @@
-//! Blocking work on sessions: on threads of its own, and bounded, so that one session cannot hold up another.
+//! Blocking work on sessions: on dedicated threads, and bounded, so that one session cannot hold up another.
 //!
 //! A session has one job that reads and one that writes at a time, until that is done, even if the client that asked for
 //! it has left. A job that waits for its turn occupies no thread. A job that finds the database locked fails after
@@ -38,7 +38,7 @@ const STORAGE: usize = 4;
 /// For figures on all sessions, the list of all threads, sweeping, and what the runtime does itself.
 const REST: usize = 8;
 
-/// The size of the pool of blocking threads: nobody ever waits for one who was given a place.
+/// The size of the pool of blocking threads: work that was given a permit never waits for a thread.
 pub const THREADS: usize =
     SESSIONS + COPYING + LOOKING + LISTING + SEARCHING + STORAGE + REST + thread_mcp::scope::AT_ONCE;
 

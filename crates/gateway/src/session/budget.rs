@@ -1,4 +1,4 @@
-//! How much of what is stored may be in memory at a time, whoever reads it.
+//! How much stored data may be in memory at a time, for all readers together.
 
 use std::sync::Arc;
 

@@ -99,14 +99,14 @@ impl Cursor {
         self.caught_up_at = None;
     }
 
-    /// Drops what was read ahead: the reader cannot take it now. It is read again later.
+    /// Drops events that were read ahead: the reader cannot take them now. They are read again later.
     pub fn forget(&mut self) {
         self.waiting.clear();
         self.page = None;
         self.upto = self.position;
     }
 
-    /// Waits for what comes next. May be dropped at any time: nothing is lost.
+    /// Waits for the next item. May be dropped at any time: nothing is lost.
     pub async fn next(&mut self) -> Next {
         loop {
             if let Some(event) = self.waiting.pop_front() {
@@ -115,7 +115,7 @@ impl Cursor {
             }
             self.page = None;
             self.position = self.position.max(self.upto);
-            // Seen before looking, so that a change in between is not missed.
+            // Marked as seen before reading, so that a change in between is not missed.
             let version = *self.changed.borrow_and_update();
             match self.live.following(self.position, self.next_notice) {
                 Following::Gone => return Next::Gone,

@@ -71,14 +71,14 @@ pub struct Page {
     pub upto: i64,
     /// Whether there may be more after it.
     pub more: bool,
-    /// What the page takes of the budget, for as long as it lives.
+    /// The page's share of the budget, while it exists.
     pub _share: Option<Share>,
 }
 
 /// The result of reading.
 pub enum Reading {
     Page(Page),
-    /// The next event is an ending of that many bytes, for which there has to be room first.
+    /// The next event is an ending of that many bytes, which needs room first.
     LongEnding(u64),
 }
 
@@ -108,13 +108,12 @@ impl SessionEvent {
         self.record.id()
     }
 
-    /// As the open runs of the session are told of it. `is_pending` says whether it matches the filter of the
-    /// session's agent.
+    /// The form that the session's open runs take. `is_pending`: it matches the filter of the session's agent.
     pub fn noted(&self, is_pending: bool) -> Noted<'_> {
         Noted { record: &self.record, is_pending, is_ending: self.ends.is_some() }
     }
 
-    /// The event as frames, made by the first who asks; `None` if clients do not see it.
+    /// The event as frames, made on first use; `None` if clients do not see it.
     pub fn frames(&self, make: impl FnOnce(&SessionEvent) -> Option<Frames>) -> Option<&Frames> {
         self.frames.get_or_init(|| make(self)).as_ref()
     }
@@ -130,7 +129,7 @@ impl SessionEvent {
 struct Read {
     event: Event,
     large: Option<u64>,
-    /// Whether it matches the filter; `None` if it has to be asked with the whole event.
+    /// Whether it matches the filter; `None` if the whole event is needed to decide.
     is_pending: Option<bool>,
 }
 

@@ -1,4 +1,4 @@
-//! A session with a thread in a temporary directory, for tests. Nothing reads it unless a test says so.
+//! A session with a thread in a temporary directory, for tests. Nothing reads it unless a test does.
 
 use std::collections::BTreeMap;
 use std::future::Future;

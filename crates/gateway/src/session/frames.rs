@@ -12,7 +12,7 @@ use crate::session_id::SessionId;
 use crate::storage::Storage;
 
 /// What clients see of a request to forget.
-const CLEARED: &str = "The agent no longer knows what was said before this.";
+const CLEARED: &str = "The agent no longer knows the conversation before this.";
 
 /// The frames of a stored event; `None` if clients do not see it.
 pub fn of(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option<Frames> {
@@ -182,7 +182,7 @@ fn shown(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option
             }))
         }
         Entry::Plan(entries) => {
-            // What is no entry is left out.
+            // Malformed entries are skipped.
             let entries = entries.as_array().into_iter().flatten();
             let entries = entries.filter_map(|entry| serde_json::from_value(entry.clone()).ok()).collect();
             Event::from(frame::Plan { entries })

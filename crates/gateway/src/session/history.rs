@@ -1,4 +1,4 @@
-//! The messages of a session, read from the end: what was said, and how the runs ended that have no answer.
+//! The messages of a session, read from the end: messages, and how runs without an answer ended.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -22,8 +22,7 @@ use crate::error::Result;
 use crate::session_id::SessionId;
 use crate::storage::Storage;
 
-/// How much text a page has, in bytes, unless its only message has more; as much again of what was said between
-/// steps.
+/// How much text a page has, in bytes, unless its only message has more; as much again of text between steps.
 const PAGE: usize = 1024 * 1024;
 
 /// The most tokens that a page of steps is made from.
@@ -57,8 +56,8 @@ pub struct Entries {
     pub share: Option<Share>,
 }
 
-/// The last `limit` messages before the event that `before` names. A long answer is a page of its own, and
-/// waits for room.
+/// The last `limit` messages before the event that `before` names. A long answer is a page by itself, and waits for
+/// room.
 ///
 /// # Errors
 ///
@@ -116,7 +115,7 @@ pub fn before(queue: &mut Queue, before: i64, limit: usize, room: u64) -> Result
                     messages.reverse();
                     return Ok(Page { messages, has_more: true, left_out });
                 }
-                // Nothing else has room beside it.
+                // There is no room for anything else.
                 size = PAGE;
                 match queue.event(id)?.filter(|_| bytes <= room) {
                     Some(whole) => event = SessionEvent::new(queue, whole, None)?,
@@ -144,8 +143,8 @@ pub fn before(queue: &mut Queue, before: i64, limit: usize, room: u64) -> Result
 }
 
 /// What happened between messages: the last `limit` events between two ids; fewer, but at least one, if they are
-/// large. What the agent said between two of them stands there as one token, as far as there is room. (What it said
-/// last is the end of the answer.)
+/// large. Text of the agent between two of them is one token, as far as there is room. (Its last text is the end of
+/// the answer.)
 ///
 /// # Errors
 ///
@@ -164,7 +163,7 @@ pub fn steps(queue: &mut Queue, after: i64, before: i64, limit: usize) -> Result
         messages.push(event);
     }
     messages.reverse();
-    // What others do while the agent speaks does not divide what it says, so a page does not begin there either.
+    // Events of others do not divide the agent's text, so a page does not begin there either.
     let others = messages.iter().take_while(|step| !is_agents(step)).count();
     if has_more && others < messages.len() {
         messages.drain(..others);
@@ -183,7 +182,7 @@ pub fn steps(queue: &mut Queue, after: i64, before: i64, limit: usize) -> Result
         all.push(step);
     }
     text.between(queue, (from, before), &mut all)?;
-    // A text stands where it begins.
+    // Text is placed where it begins.
     all.sort_by_key(SessionEvent::id);
     Ok(Page { messages: all, has_more, left_out: None })
 }
@@ -200,7 +199,7 @@ struct Text {
 }
 
 impl Text {
-    /// Reads what was said between two events, the pieces of a message joined.
+    /// Reads the text between two events, with the pieces of a message joined.
     fn between(
         &mut self,
         queue: &mut Queue,

@@ -1,4 +1,4 @@
-//! The sessions that somebody reads, and the task of each.
+//! The sessions that have readers, and the task of each.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -20,7 +20,7 @@ use crate::session_id::SessionId;
 /// How long a database stays open, and events stay in the ring, after the last event.
 const LINGER: Duration = Duration::from_secs(3);
 
-/// The sessions that somebody reads.
+/// The sessions that have readers.
 pub struct Hub {
     pub context: Arc<Context>,
     all: Mutex<HashMap<SessionId, Weak<LiveSession>>>,
@@ -66,13 +66,13 @@ impl Hub {
         Ok(live)
     }
 
-    /// The session, if somebody reads it.
+    /// The session, if it has readers.
     pub fn live(&self, session: SessionId) -> Option<Arc<LiveSession>> {
         let live = self.all().get(&session)?.upgrade();
         live.filter(|live| !live.is_gone())
     }
 
-    /// The sessions that somebody reads.
+    /// The sessions that have readers.
     pub fn everything(&self) -> Vec<Arc<LiveSession>> {
         self.all().values().filter_map(Weak::upgrade).collect()
     }
@@ -82,7 +82,7 @@ impl Hub {
     }
 }
 
-/// Reads new events of a session, until nobody reads it any more.
+/// Reads new events of a session, until it has no reader left.
 async fn follow(
     context: Arc<Context>,
     live: Weak<LiveSession>,

@@ -1,12 +1,12 @@
-//! Sessions that somebody reads: one task for each, which notices commits, and the end of its ring.
+//! Sessions that have readers: one task for each, which notices commits, and the newest events in a ring.
 //!
-//! Nothing is sent to a reader. The task reads new events once, puts them into a small ring and says that
-//! there is something new; each reader has a [`Cursor`](super::cursor::Cursor) and takes what follows its own
-//! position, from the ring or, if it is further behind, from the disk. So a slow reader costs nothing, and a
-//! late one, one that comes back and one that was always there are the same.
+//! Nothing is sent to a reader. The task reads new events once, puts them into a small ring and signals the change;
+//! each reader has a [`Cursor`](super::cursor::Cursor) and takes what follows its own position, from the ring or,
+//! if it is further behind, from the disk. So a slow reader costs nothing, and a late reader, a returning one and
+//! one that was always there are the same.
 //!
-//! What has no place in the thread (the order of queued runs, how many are here, the output of sub-agents) is
-//! for readers that have caught up: they get the newest state, and no history of it.
+//! State that is not stored in the thread (the order of queued runs, the number of clients, the output of
+//! sub-agents) is for readers that have caught up: they get the newest state, without history.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -42,7 +42,7 @@ pub struct Context {
     pub budget: Budget,
 }
 
-/// A session that somebody reads. Its task ends when the last reader is gone.
+/// A session that has readers. Its task ends with the last reader.
 pub struct LiveSession {
     pub session: SessionId,
     context: Arc<Context>,
@@ -68,7 +68,7 @@ struct State {
     notices: VecDeque<Notice>,
     /// The number of the next notice.
     next_notice: u64,
-    /// Calls that were open when the task began: what their sub-agents had said by then is not repeated.
+    /// Calls that were open when the task began: output of their sub-agents up to then is not repeated.
     inherited: HashSet<String>,
     /// Whether a task relays the output of sub-agents.
     relaying: bool,
@@ -95,7 +95,7 @@ pub enum Following {
     Gone,
 }
 
-/// What is for readers that have caught up.
+/// State for readers that have caught up.
 pub struct Present {
     /// The ids of messages in the order of their runs, the active one first.
     pub order: Arc<Vec<i64>>,
@@ -107,7 +107,7 @@ pub struct Present {
 }
 
 impl LiveSession {
-    /// A session that nobody reads yet, with its open runs as of `upto`.
+    /// A session without readers yet, with its open runs as of `upto`.
     pub fn new(
         session: SessionId,
         context: Arc<Context>,
@@ -143,7 +143,7 @@ impl LiveSession {
     pub fn count_client(&self, here: bool) {
         self.change(|state| state.clients = state.clients + usize::from(here) - usize::from(!here));
         if here {
-            // Whoever follows the session starts what only clients need: the relay of sub-agents' output.
+            // The first client starts what only clients need: the relay of sub-agents' output.
             self.watch.changed.notify_one();
         }
     }
@@ -153,7 +153,7 @@ impl LiveSession {
         self.state().clients
     }
 
-    /// What follows a position; if that is nothing, what is for readers that have caught up, with the notices
+    /// The events after a position; if there are none, the state for readers that have caught up, with the notices
     /// from a number on.
     pub fn following(&self, position: i64, notices_from: u64) -> Following {
         let state = self.state();
@@ -176,7 +176,7 @@ impl LiveSession {
         }
     }
 
-    /// The page after an id, read from disk once for all who need it at the same time.
+    /// The page after an id, read from disk once for all readers that need it at the same time.
     ///
     /// # Errors
     ///
@@ -245,7 +245,7 @@ impl LiveSession {
                 }
                 concerns_runs |= !matches!(event.record.entry, Entry::Token { .. } | Entry::Thinking { .. });
                 if let Entry::ToolResult(result) = &event.record.entry {
-                    // Nobody gets output of a sub-agent after the result of its call.
+                    // Output of a sub-agent is dropped once its call has a result.
                     state.notices.retain(|notice| notice.call_id != result.call_id);
                     state.inherited.remove(&result.call_id);
                 }
@@ -287,8 +287,8 @@ impl LiveSession {
         self.watch.changed.notify_one();
     }
 
-    /// The calls that are open, and those of them that were open before the session was read; `None` if there
-    /// are none or no client is there. Then the relay of sub-agents' output counts as ended.
+    /// The calls that are open, and those of them that were open before the session was read; `None` if there are
+    /// none or no client. Then the relay of sub-agents' output counts as ended.
     pub fn calls_to_relay(&self) -> Option<(HashSet<String>, HashSet<String>)> {
         let mut state = self.state();
         let calls: HashSet<String> = open_calls(&state.runs).collect();
@@ -330,7 +330,7 @@ impl LiveSession {
         });
     }
 
-    /// Changes the state, and says so if that returns true.
+    /// Changes the state, and signals it if `change` returns true.
     fn change_if(&self, change: impl FnOnce(&mut State) -> bool) {
         if change(&mut self.state()) {
             self.changed.send_modify(|version| *version += 1);

@@ -1,7 +1,7 @@
-//! Sessions on disk, each a thread in a directory of its own, and who reads them.
+//! Sessions on disk, each a thread in its own directory, and their readers.
 //!
-//! Reading and writing threads may block on the disk, so none of it runs on the threads that serve
-//! connections: see [`blocking_pool`].
+//! Reading and writing threads may block on the disk, so it never runs on the threads that serve connections: see
+//! [`blocking_pool`].
 
 pub mod blocking_pool;
 pub mod budget;

@@ -49,7 +49,7 @@ pub async fn read_page(
         let Reader { mut queue, agent: known, once } = reader;
         let own = context.clone();
         let job = move || {
-            // The job may be tried again: then it opens the database anew, and still knows the agent.
+            // The job may be tried again: then it opens the database again, and still knows the agent.
             let mut agent = known.clone();
             let mut queue = match queue.take() {
                 Some(queue) => queue,
@@ -77,7 +77,7 @@ pub async fn read_page(
                 return Ok(ReadPage { page, pending, reader, runs });
             }
             Reading::LongEnding(bytes) => {
-                // Given back first: whoever waits for a large share must not hold a small one.
+                // Given back first: a reader that waits for a large share must not hold a small one.
                 drop(share);
                 share = context.budget.share(Share::mib_for(bytes)).await;
                 room = bytes;

@@ -1,9 +1,9 @@
 //! The directory of the sessions; creating and deleting sessions.
 //!
-//! A session appears in one step, with its agent subscribed: it is created under a temporary name and
-//! renamed. It disappears in one step, too: a mark hides it before anything of it is changed. A deletion that is
-//! not finished, because its gateway was killed, is continued by any gateway on the root. What a crash leaves
-//! under temporary names is removed by a later start.
+//! A session appears in one step, with its agent subscribed: it is created under a temporary name and renamed. It
+//! also disappears in one step: a mark hides it before anything is changed. A deletion that is not finished,
+//! because its gateway was killed, is continued by any gateway on the root. Remains of a crash under temporary
+//! names are removed by a later start.
 
 use std::collections::hash_map::Entry::{Occupied, Vacant};
 use std::collections::{BTreeSet, HashMap};
@@ -58,7 +58,7 @@ pub struct Copying<'c> {
     pub title: Option<String>,
     /// The title of the session that is copied.
     pub title_there: &'c str,
-    /// Who makes the copy.
+    /// The author of the copy.
     pub source: &'c str,
 }
 
@@ -137,7 +137,7 @@ impl Root {
             Some(before) => seq_of(&mut queue, &MessageRef::Id(before.to_owned()))?,
             None => i64::MAX,
         };
-        // What the messages show is kept for both. Others may have put names of files there that are not theirs.
+        // Attachments of the messages are kept for both. The names may be forged: other programs can write them.
         let mut keep = |metadata: &Map<String, Value>| -> io::Result<()> {
             let own = |object: &Object| storage.is_claimed(object, from);
             parts::named(metadata).into_iter().filter(own).try_for_each(|object| {
@@ -203,12 +203,12 @@ impl Root {
         made
     }
 
-    /// Marks a session as deleted, or takes up a deletion that was begun before. The mark stays until
+    /// Marks a session as deleted, or continues a deletion that was begun before. The mark stays until
     /// [`Deletion::done`].
     ///
     /// # Errors
     ///
-    /// [`RequestError::UnknownSession`]; [`RequestError::NotNow`] if somebody else is deleting it; it cannot be
+    /// [`RequestError::UnknownSession`]; [`RequestError::NotNow`] if another process is deleting it; it cannot be
     /// marked: then the session stays.
     pub fn begin_deletion(&self, id: SessionId) -> Result<Deletion> {
         if !self.deletion_mark(id).exists() {
@@ -224,7 +224,7 @@ impl Root {
         let mut options = fs::OpenOptions::new();
         let lock = options.write(true).create(true).mode(0o600).open(&mark).map_err(failed)?;
         let is_locked = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
-        // Whoever had the lock before may have finished.
+        // The previous holder of the lock may have finished.
         if !is_locked || lock.metadata().map_err(failed)?.nlink() == 0 {
             return Err(RequestError::NotNow(format!("session '{id}' is being deleted")));
         }
@@ -234,13 +234,13 @@ impl Root {
         Ok(Deletion { session: id, mark, _lock: lock, stops: HashMap::new() })
     }
 
-    /// Stops the handlers of a session, then removes its directory: one step of that, which waits for nothing. Returns
-    /// whether it was the last.
+    /// Stops the handlers of a session, then removes its directory: does one step, without waiting. Returns whether
+    /// it was the last.
     ///
     /// # Errors
     ///
-    /// A handler cannot be stopped, or the directory not be removed: then the session stays marked, and this has to
-    /// be tried again.
+    /// A handler cannot be stopped, or the directory not be removed: then the session stays marked; try again
+    /// later.
     pub fn delete(&self, deletion: &mut Deletion) -> Result<bool> {
         let dir = self.path_of(deletion.session);
         if !dir.exists() {
@@ -260,7 +260,7 @@ impl Root {
     }
 }
 
-/// A session that is being deleted, by nobody else while this lives.
+/// A session that is being deleted; exclusive while it exists.
 pub struct Deletion {
     pub session: SessionId,
     mark: PathBuf,
@@ -274,7 +274,7 @@ impl Deletion {
     ///
     /// # Errors
     ///
-    /// The mark cannot be removed: then this has to be tried again.
+    /// The mark cannot be removed; try again later.
     pub fn done(&self) -> io::Result<()> {
         fs::remove_file(&self.mark)
     }
@@ -315,7 +315,7 @@ fn copy_messages(
     let mut selection = Selection { after: 0, limit: None, filter };
     let mut cuts_runs = false;
     let mut at_end = Selection { limit: Some(1), ..After(end.saturating_sub(1)).into() };
-    // Longer texts, which are none of those that are compared, are not read.
+    // Longer texts cannot be equal, and are not read.
     from.read_page_capped(&mut at_end, 64, &mut |capped| {
         cuts_runs =
             capped.row.id == end && capped.row.kind == b"message" && capped.row.source != SELF.as_bytes();

@@ -1,7 +1,7 @@
-//! Lines in the log about runs: when they begin and end, whoever has started them.
+//! Log lines about runs: when they begin and end, whatever started them.
 //!
-//! They are read from the sessions that the worker has looked at, from the gateway's start on. A run has the
-//! `seq` of its message: the names of runs are what clients say.
+//! They come from the sessions that the worker has checked, from the gateway's start on. A run is named by the
+//! `seq` of its message, because run ids are chosen by clients.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -45,8 +45,8 @@ impl RunLog {
         RunLog { since: SystemTime::now(), sessions: HashMap::new() }
     }
 
-    /// Logs what is new in a session. `started` is how many consumers the worker has started there. What cannot be
-    /// read now is read after the next change.
+    /// Logs what is new in a session. `started` is how many consumers the worker has started there. Anything that
+    /// cannot be read now is read after the next change.
     pub fn note(&mut self, queue: &mut Queue, started: usize) {
         let Some(session) = queue.path().file_name().and_then(SessionId::parse_name) else { return };
         if started > 0 {

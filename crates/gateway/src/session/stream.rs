@@ -1,4 +1,4 @@
-//! How long the stream of a run is kept: its tokens and thinking, which nobody needs once it has ended.
+//! How long the stream of a run is kept: its tokens and thinking, which are not needed once it has ended.
 //!
 //! A sweep deletes those of runs that ended long enough ago, and the sealed logs of that age. What remains, and
 //! the time of a session's last activity, do not change. A session that was last active before the events that
@@ -32,7 +32,7 @@ const SWEPT: &str = "swept";
 /// The longest pause between two sweeps.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 
-/// A database is compacted when this part of it was deleted.
+/// A database is compacted once this fraction of it was deleted.
 const WORTHWHILE: u64 = 4;
 
 /// Sweeps all sessions, now and from then on.
@@ -47,8 +47,8 @@ pub async fn sweep_forever(context: &Context, keep: Duration) {
     }
 }
 
-/// Deletes the streams that have been kept for long enough. Sessions are written to one after the other, each
-/// in turn with its clients. What is damaged is logged and left as it is; what is locked is left for the next
+/// Deletes the streams that have been kept for long enough. Sessions are handled one after the other, each in turn
+/// with its clients' requests. A damaged session is logged and left as it is; a locked one is left for the next
 /// sweep.
 async fn sweep(context: &Context, thread: &Threads, keep: Duration) -> Result<()> {
     let before = SystemTime::now() - keep;
@@ -98,7 +98,7 @@ fn sweep_session(dir: &Path, before: SystemTime, swept: Option<SystemTime>) -> R
 
 fn sweep_thread(dir: &Path, before: Time) -> Result<()> {
     let mut queue = match Queue::open_waiting(dir, BUSY) {
-        // It was deleted meanwhile.
+        // It was deleted in the meantime.
         Err(thread::Error::NotAThread(_)) => return Ok(()),
         opened => opened?,
     };
@@ -116,7 +116,7 @@ fn sweep_thread(dir: &Path, before: Time) -> Result<()> {
             return Err(e.into());
         }
     }
-    // While the session is in use, the free space is used for what comes.
+    // While the session is in use, new events fill the free space.
     if is_idle && deleted >= size.div_ceil(WORTHWHILE) {
         prune::compact(&mut queue)?;
     }

@@ -1,8 +1,8 @@
 //! Relays the output of sub-agents while they work for an open call of the session's agent.
 //!
-//! Their threads are below the session's. What they do is copied to the session by their reporter; their
-//! streamed output stays in their own threads, and is relayed from here so that users can watch them work. It
-//! is no event of the session: readers that come later do not get it.
+//! Their threads are below the session's. What they do is copied to the session by their reporter; their streamed
+//! output stays in their own threads, and is relayed from here so that users can watch them work. It is not an
+//! event of the session: later readers do not get it.
 
 use std::collections::hash_map::Entry::{Occupied, Vacant};
 use std::collections::{HashMap, HashSet};
@@ -39,8 +39,8 @@ struct Reader {
     at: i64,
 }
 
-/// Relays the output of the sub-agents of open calls, for as long as there are any and somebody reads the
-/// session, whose directory is `dir`.
+/// Relays the output of the sub-agents of open calls, while there are any and the session, whose directory is
+/// `dir`, has readers.
 pub async fn relay(live: Weak<LiveSession>, dir: PathBuf) {
     let mut followed = Followed::new();
     while let Some(session) = live.upgrade() {
@@ -77,8 +77,8 @@ pub async fn relay(live: Weak<LiveSession>, dir: PathBuf) {
 }
 
 impl Reader {
-    /// `inherited` are the calls whose sub-agents have been at work since before anybody watched: what they
-    /// have said so far may have been relayed already.
+    /// `inherited` are the calls whose sub-agents were running before there was a reader: their output so far may
+    /// have been relayed already.
     fn open(thread: &Path, inherited: &HashSet<String>) -> Result<Reader> {
         let mut queue = Queue::open_waiting(thread, BUSY)?;
         let sub = Sub::of(&mut queue)?;

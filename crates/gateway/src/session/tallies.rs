@@ -1,7 +1,7 @@
 //! Figures on the runs of all sessions.
 //!
-//! They are read from the sessions, so they are right whichever processes execute the runs. A session's tally
-//! is cached with the state of its log. When that has changed, reading continues where it stopped.
+//! They are read from the sessions, so they are right whatever processes execute the runs. A session's tally is
+//! cached with the state of its log. When that has changed, reading continues where it stopped.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

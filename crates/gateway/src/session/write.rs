@@ -154,7 +154,7 @@ pub fn message(
     }
     let pushed = match thread::run::push(queue, launcher, &event) {
         Ok(pushed) => pushed.id,
-        // A resend under another client id or with other metadata is another event: compare what was said.
+        // A resend under another client id or with other metadata is another event: compare the content.
         Err(Error::KeyConflict { id, .. }) => {
             let stored = queue.event(id)?.and_then(|stored| sent_before(&Record::of(stored), &message));
             // A gateway of another version may have made another id from the key.
@@ -168,7 +168,7 @@ pub fn message(
     Ok(Accepted { event: pushed, run_id, position: runs.position(pushed) })
 }
 
-/// The run of the stored message, if `message` says the same.
+/// The run of the stored message, if `message` has the same content.
 fn sent_before(stored: &Record, message: &Message) -> Option<String> {
     let Entry::Message(other) = &stored.entry else { return None };
     let is_same = other.content == message.content && other.priority == message.priority;
@@ -185,7 +185,7 @@ pub fn title(queue: &mut Queue, launcher: &Launcher, source: &str, title: &str) 
     push(queue, launcher, &event)
 }
 
-/// Makes the agent forget what was said so far.
+/// Makes the agent forget the conversation so far.
 ///
 /// # Errors
 ///
@@ -218,7 +218,7 @@ pub fn permission(
     push(queue, launcher, &event)
 }
 
-/// Stores an event and wakes those who wait for it.
+/// Stores an event and wakes consumers and waiters.
 ///
 /// # Errors
 ///

@@ -1,12 +1,12 @@
 //! Which sessions an attachment belongs to, and its end.
 //!
-//! Beside an uploaded file is the folder [`CLAIMS`], with an empty file for each session that shows it, named
-//! by the session's id. A claim is made before the message that needs it is stored, and removed with the
-//! session. The file goes with its last claim, or if it was never claimed, after [`UNSENT`].
+//! Next to an uploaded file is the folder [`CLAIMS`], with an empty file for each session that shows it, named by
+//! the session's id. A claim is made before the message that needs it is stored, and removed with the session. The
+//! file is deleted with its last claim, or if it was never claimed, after [`UNSENT`].
 //!
-//! Whoever deletes a file removes its folder of claims first. That fails while there is a claim, and after it
-//! no claim can be made: two gateways need no other agreement. What a crash interrupts there is continued by
-//! the next [`sweep`](Storage::sweep). A folder without claims, of an earlier version, is left alone.
+//! A process that deletes a file removes its folder of claims first. That fails while there is a claim, and after
+//! it no claim can be made: two gateways need no other coordination. A deletion interrupted by a crash is continued
+//! by the next [`sweep`](Storage::sweep). A folder without claims, of an earlier version, is left alone.
 
 use std::fs;
 use std::io;
@@ -22,7 +22,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use super::{BUCKET, Object, Storage};
 use crate::session_id::SessionId;
 
-/// The folder of claims. No object has such a name.
+/// The folder of claims. No object can have this name.
 pub(super) const CLAIMS: &str = ".sessions";
 
 /// Prefix of the folders whose files are being deleted.

@@ -1,7 +1,7 @@
-//! Attachments: files that clients upload, kept beside the sessions and served under signed URLs.
+//! Attachments: files that clients upload, stored next to the sessions and served under signed URLs.
 //!
-//! A URL is signed for an hour and works for anybody who has it. Only its bucket and path are stored; a
-//! client that reads the message later gets the URL with a new signature.
+//! A URL is signed for an hour and works for anyone who has it. Only its bucket and path are stored; a client that
+//! reads the message later gets the URL with a new signature.
 
 mod claims;
 pub mod parts;
@@ -38,7 +38,7 @@ const PIECE: usize = 256 * 1024;
 /// The file in the root with the key that signs URLs.
 const KEY: &str = "signing-key";
 
-/// What the names of files begin with that are being written.
+/// The prefix of files that are being written.
 const DRAFT: &str = ".draft-";
 
 pub struct Storage {
@@ -140,7 +140,7 @@ impl Storage {
         Ok(Some(Found { size, pieces }))
     }
 
-    /// Whether an object is there with just these bytes.
+    /// Whether an object with exactly these bytes exists.
     pub async fn has(&self, object: &Object, bytes: Bytes) -> bool {
         let path = self.file_of(object);
         self.blocking(move || Ok(std::fs::read(path)? == bytes)).await.unwrap_or(false)
@@ -229,7 +229,7 @@ fn make_draft(folder: &OwnedFd) -> io::Result<(String, File)> {
     }
 }
 
-/// Removes the drafts that nobody is writing: their gateway was killed.
+/// Removes abandoned drafts: their gateway was killed.
 fn remove_left_drafts(folder: &OwnedFd) -> io::Result<()> {
     for entry in Dir::read_from(folder)?.flatten() {
         if !entry.file_name().to_bytes().starts_with(DRAFT.as_bytes()) {
@@ -244,7 +244,7 @@ fn remove_left_drafts(folder: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a remote store, with what the environment says about it now.
+/// Opens a remote store, with its settings from the environment.
 ///
 /// # Errors
 ///

@@ -55,9 +55,9 @@ pub fn extract(
     Ok(objects)
 }
 
-/// Signs the URLs of a stored message's attachments anew: those that a gateway has taken from a client, as
-/// the message's metadata says, and that are files of this gateway. Any program can push a message with other
-/// URLs in it, and a signature opens a file.
+/// Signs the URLs of a stored message's attachments again: those that a gateway accepted from a client, according
+/// to the message's metadata, and that are files of this gateway. Any program can push a message with other URLs in
+/// it, and a signature opens a file.
 pub fn sign(storage: &Storage, parts: &mut [Value], metadata: &Map<String, Value>) {
     let taken: &[Value] = match metadata.get(ATTACHMENTS) {
         Some(Value::Array(all)) => all,

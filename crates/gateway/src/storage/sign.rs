@@ -10,7 +10,7 @@ use super::Object;
 /// How long a signature is valid.
 const LIFETIME: Duration = Duration::from_secs(3600);
 
-/// What the path of a signed URL begins with.
+/// The prefix of a signed URL's path.
 pub const PREFIX: &str = "/storage/v1/object/sign/";
 
 pub struct Signer {

@@ -1,6 +1,5 @@
-//! Commands: messages that the gateway answers itself, to the sender only. None is stored; `/clear` stores an event of
-//! its own. Any other text
-//! that begins with a slash is a message like all others.
+//! Commands: messages that the gateway answers itself, to the sender only. None is stored; `/clear` stores an event
+//! of its own. Any other text that begins with a slash is an ordinary message.
 
 use std::sync::PoisonError;
 
@@ -68,8 +67,8 @@ pub fn parse(text: &str) -> Parsed<'_> {
     })
 }
 
-/// Executes a command. Its answer is an event that follows the response. A command that cannot be executed
-/// says so in its answer.
+/// Executes a command. Its answer is an event that follows the response. If a command cannot be executed, its
+/// answer says why.
 pub async fn execute(caller: &Caller, command: Command<'_>) -> Reply<Accepted> {
     let answer = answer(caller, command).await;
     let (text, subscribe) = answer.unwrap_or_else(|e| (format!("Error: {e}"), Subscribe::Stay));

@@ -120,9 +120,9 @@ struct Connection {
     cursor: Option<Cursor>,
     /// Its messages whose runs have not begun, by event id.
     queued: HashMap<i64, QueuedMessage>,
-    /// How many clients it was told are in the session.
+    /// The number of clients in the session, as last sent to it.
     clients: Option<usize>,
-    /// A response that has to follow the event with an id.
+    /// A response that must follow the event with an id.
     awaited: Option<(i64, Utf8Bytes)>,
     /// Whether something was written that is not flushed.
     unflushed: bool,
@@ -145,7 +145,7 @@ impl Connection {
         pings.tick().await;
         let mut working: Option<Working> = None;
         loop {
-            // Events wait for a response that says where they begin.
+            // Events wait for the response that says where they begin.
             let flows = working.as_ref().is_none_or(|working| !working.holds);
             let accepts = working.is_none() && self.awaited.is_none();
             let done = tokio::select! {
@@ -171,7 +171,7 @@ impl Connection {
         }
     }
 
-    /// Writes what comes next in the session.
+    /// Writes the next events of the session.
     async fn next(&mut self, next: Next) -> Result<(), End> {
         match next {
             Next::Event(event) => {
@@ -249,7 +249,7 @@ impl Connection {
         self.queued.clear();
     }
 
-    /// Answers a request that was carried out, and does what it asks of the connection.
+    /// Answers a request that was carried out, and applies its effects on the connection.
     async fn finish(&mut self, done: Done) -> Result<(), End> {
         let Done { id, reply } = done;
         let Reply { payload: response, subscribe, then } = reply;
@@ -295,7 +295,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Writes to the client, for as long as that takes, unless the connection has to end.
+    /// Writes to the client, however long that takes, unless the connection must end.
     async fn write(&mut self, out: Out) -> Result<(), End> {
         self.unflushed = matches!(out, Out::Feed(_));
         let gateway = &self.caller.gateway;
@@ -321,7 +321,7 @@ impl Connection {
                 () = sleep(BEHIND_AFTER), if !behind => {
                     behind = true;
                     self.alive.behind(true);
-                    // What was read ahead would be kept until the client reads again.
+                    // Drops data that was read ahead: it would be kept until the client reads again.
                     if let Some(cursor) = &mut self.cursor {
                         cursor.forget();
                     }

@@ -16,7 +16,7 @@ use crate::session::write::{Author, short};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Waits for `connect` and answers it. Returns who the client is, and why it was let in.
+/// Waits for `connect` and answers it. Returns the client's identity, and why it was admitted.
 pub async fn handshake(
     gateway: &Gateway,
     permit: &Permit,

@@ -60,7 +60,7 @@ pub async fn upgrade(
     (StatusCode::SWITCHING_PROTOCOLS, headers).into_response()
 }
 
-/// What a server answers to the key of a WebSocket's handshake; `None` if the request is none.
+/// The response to the key of a WebSocket handshake; `None` if the request is not one.
 fn accept_key(headers: &HeaderMap) -> Option<HeaderValue> {
     let has = |name, word: &str| {
         let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());

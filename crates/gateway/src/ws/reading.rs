@@ -15,7 +15,7 @@ use super::socket::{Reader, Received};
 const SILENCE: Duration = Duration::from_secs(60);
 const SILENCE_BEHIND: Duration = Duration::from_secs(600);
 
-/// What the two tasks of a connection know of its client.
+/// What the two tasks of a connection share about its client.
 pub struct Alive {
     times: Mutex<Times>,
     /// How many of its requests are unanswered.
@@ -84,7 +84,7 @@ pub async fn read(
             Received::Sign => {}
             Received::Text(text) => match Request::parse(&text) {
                 Ok(request) if alive.unanswered.fetch_add(1, Ordering::Relaxed) < MAX_UNANSWERED => {
-                    // Fails only if nobody answers any more.
+                    // Fails only if no one answers any more.
                     requests.send(request).ok();
                 }
                 Ok(_) => break End::Close(Close::TooManyRequests),

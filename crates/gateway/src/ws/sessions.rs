@@ -82,7 +82,7 @@ impl Handler for method::SessionsFork {
             let copying = Copying { before, title: title.clone(), title_there, source: &source };
             gateway.root.fork(from, session, copying, gateway.agent.as_ref(), &gateway.storage)
         };
-        // It reads, for long perhaps, and so that nobody waits for it.
+        // It only reads, perhaps for long, and must not make others wait.
         let title = caller.gateway.common.copies.run(from, Kind::Read, work).await?;
         enter_new(caller, session, title).await
     }
@@ -110,14 +110,14 @@ impl Handler for method::SessionsSwitch {
 pub async fn enter(caller: &Caller, session: SessionId, after: Option<u64>) -> Result<Reply<Switched>> {
     let live = caller.gateway.hub.enter(session).await?;
     let gateway = caller.gateway.clone();
-    // Whoever is there already misses nothing by entering again.
+    // A client that is already in the session misses nothing by entering again.
     let reached = caller.position.filter(|_| caller.session == Some(session)).unwrap_or(i64::MAX);
     let work = move || {
         let mut queue = gateway.root.queue(session)?;
         let (_, runs, newest) = open_runs(&mut queue)?;
-        // The run that is open, or will be next: whoever enters sees all of it.
+        // The run that is open, or will be next: an entering client sees all of it.
         let open = runs.in_order().first().and_then(|id| runs.get(*id));
-        // What is stored while this is read follows, whatever the position is.
+        // Events stored while this is read follow, whatever the position is.
         let (position, respond_after) = match after {
             // An id that does not exist yet would suppress the next events.
             Some(after) => (i64::try_from(after).unwrap_or(i64::MAX).min(newest), Some(newest)),

@@ -1,8 +1,8 @@
 //! A WebSocket below the protocol: text in, text out, and an end that the client can read.
 //!
-//! The library allocates what a frame says it has, and copies what is written. So a client that has not shown
-//! a token yet may send little, and long texts are written in fragments: a connection that is not read holds
-//! one fragment, and shares the text with all others.
+//! The library allocates as much as a frame's header claims, and copies everything written. So a client that has
+//! not shown a token yet may send little, and long texts are written in fragments: a connection that is not read
+//! holds one fragment, and shares the text with all others.
 
 use std::io;
 use std::pin::Pin;
@@ -35,13 +35,13 @@ const MAX_HEAD: usize = 14;
 /// How long to wait for the client in each step of closing a connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How much of what the client is still sending is read and dropped when a connection is closed, in bytes: a
-/// client reads why it was closed only once it has sent its frame.
+/// How many bytes still sent by the client are read and dropped when a connection is closed: a client reads the
+/// reason only once it has sent its frame.
 const MOST_DROPPED: usize = 64 * 1024 * 1024;
 
 type Stream = WebSocketStream<Metered<TokioIo<Upgraded>>>;
 
-/// What may still be read from a connection, in bytes.
+/// How many bytes may still be read from a connection.
 #[derive(Clone)]
 pub struct Allowance(Arc<AtomicUsize>);
 
@@ -63,7 +63,7 @@ pub enum Received {
     Text(Utf8Bytes),
     /// A ping or a pong.
     Sign,
-    /// The connection has to be closed.
+    /// The connection must be closed.
     Close(Close),
     /// The connection is gone.
     Gone,
@@ -169,7 +169,7 @@ pub async fn close(reader: Reader, mut writer: Writer, answer: Option<Utf8Bytes>
     timeout(2 * CLOSE_TIMEOUT, closing).await.ok();
 }
 
-/// A stream of which only so much may be read.
+/// A stream with a limit on what is read.
 struct Metered<S> {
     stream: S,
     left: Allowance,
@@ -196,10 +196,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
         let mut part = buf.take(left);
         ready!(Pin::new(&mut self.stream).poll_read(cx, &mut part))?;
         let read = part.filled().len();
-        // SAFETY: `poll_read` has initialized what it says is filled.
+        // SAFETY: `poll_read` has initialized the part that it reports as filled.
         unsafe { buf.assume_init(read) };
         buf.advance(read);
-        // Unless the client was trusted meanwhile.
+        // Unless the client has been trusted since.
         self.left.0.compare_exchange(left, left - read, Ordering::Relaxed, Ordering::Relaxed).ok();
         Poll::Ready(Ok(()))
     }

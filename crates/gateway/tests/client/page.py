@@ -895,7 +895,7 @@ async def trying_again_and_editing_are_forks():
             await tab.locator(".exchange").first.hover()
             await picture(tab, "copy")
             await tab.locator(".exchange").first.get_by_role("button", name="Try again in a copy").click()
-            await expect(copies).to_contain_text("Begun anew from the first message of “one (2)”")
+            await expect(copies).to_contain_text("Started again from the first message of “one (2)”")
             await tab.answer("You said: one").wait_for()
             await expect(said).to_have_text(["one"])
             await expect(titles).to_have_text(["one (3)", "one (2)", "one"])

@@ -348,11 +348,11 @@ async def what_nobody_takes_is_flagged_when_it_is_old():
         stored = lambda minutes: (datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(minutes=minutes)).strftime("%Y-%m-%dT%H:%M:%S.000Z")
         with contextlib.closing(sqlite3.connect(inbox.path / "events.db", isolation_level=None)) as db:
             db.execute("UPDATE events SET created_at = ?", [stored(15)])
-        await expect(reader.locator(".why")).to_contain_text("nobody has taken these for 15 min")
-        await expect(tab.locator(".verdict")).to_have_text("nobody has taken what waits for 1 consumer.")
+        await expect(reader.locator(".why")).to_contain_text("not taken for 15 min")
+        await expect(tab.locator(".verdict")).to_have_text("nothing was taken by 1 consumer.")
         await tab.open("#/look")
         await expect(tab.locator(".verdict")).to_have_text("1 thread needs attention.")
-        await expect(tab.locator(".attention")).to_contain_text("nobody has taken what waits for reader for 15m")
+        await expect(tab.locator(".attention")).to_contain_text("nothing was taken by reader for 15m")
         inbox.do("ack", "--consumer", "reader", "1")
         await expect(tab.locator(".verdict")).to_have_text("Nothing is wrong.")
 

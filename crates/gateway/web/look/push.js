@@ -62,7 +62,7 @@ export function Push({ thread, route }) {
     <form class="push" onSubmit=${submit}>
       <label class="whole"><span>Content</span> <textarea rows="5" dir="auto" value=${form.content} onInput=${(event) => set({ content: event.target.value })}></textarea></label>
       <label><span>Type</span> <select value=${form.type} onChange=${(event) => set({ type: event.target.value })}>
-        <option value="message">message: something said</option><option value="record">record: a trace of an actor</option></select></label>
+        <option value="message">message: between actors</option><option value="record">record: an actor's own trace</option></select></label>
       ${field("subtype", "Subtype", "what kind of message or record, if you like")}
       ${field("source", "Source", "who sends it", { required: true })}
       ${field("metadata", "Metadata", "a JSON object")}

@@ -53,7 +53,7 @@ function Whole({ thread, consumer, run }) {
     ${cut && html`<p class="hint">The end of ${bytesText(bytes)}.</p>`}
     ${output ? html`<${Plain} text=${visible(output)} label="Output" />` : html`<p class="hint">${output === undefined && outcome !== "running" ? "Its log is not kept any more." : "Nothing."}</p>`}
     <${Events} thread=${thread} events=${handled} title="What it was given" none=${itself?.settings.deliver === "stdin" ? "Nothing on stdin." : "It takes its events itself, one after the other."} />
-    <${Events} thread=${thread} events=${meanwhile} title="What was stored meanwhile, by it and others" none="Nothing." />
+    <${Events} thread=${thread} events=${meanwhile} title="Stored during the run, by it and by others" none="Nothing." />
     <${AsCommand} lines=${[command(thread, "logs", consumer), `${command(thread, "info", consumer)} --runs`]} />`;
 }
 

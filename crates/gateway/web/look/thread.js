@@ -54,7 +54,7 @@ function Overview({ thread }) {
   const stalled = consumers.filter((consumer) => consumer.state === "stalled").length;
   const untaken = consumers.filter((consumer) => consumer.untaken_since).length;
   const wrong = [stalled > 0 && `${count(stalled, "consumer")} ${stalled === 1 ? "has" : "have"} stalled`,
-    untaken > 0 && `nobody has taken what waits for ${count(untaken, "consumer")}`].filter(Boolean).join(", ");
+    untaken > 0 && `nothing was taken by ${count(untaken, "consumer")}`].filter(Boolean).join(", ");
   const asks = /^the agent asks/.test(thread.attention ?? "");
   const held = consumers.filter(({ state, pending }) => state === "paused" && pending > 0).length;
   return html`<div class="page">

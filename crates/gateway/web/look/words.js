@@ -83,7 +83,7 @@ export function Why({ consumer }) {
     case "running": return html` · run began <${For} time=${run?.started_at ?? since} /> ago${run?.attempt > 1 ? `, attempt ${run.attempt}` : ""}${consumer.paused ? ", and none follows: it is paused" : ""}`;
     case "paused": return html`: it is not started until it is resumed${failed && html` · its last run failed, <span class="failure">${failed}</span>`}`;
     default: if (!consumer.command) return html`: it reads by itself, with <code>thread pop</code>${
-      consumer.untaken_since && html` · <span class="failure">nobody has taken these for <${For} time=${consumer.untaken_since} /></span>`}`;
+      consumer.untaken_since && html` · <span class="failure">not taken for <${For} time=${consumer.untaken_since} /></span>`}`;
       return last && html` · last run <${Ago} time=${last.ended_at ?? last.started_at} />, ${failed ? html`<span class="failure">${failed}</span>` : outcomeText(last.outcome)}`;
   }
 }
@@ -91,12 +91,12 @@ export function Why({ consumer }) {
 /** What somebody can do about it. */
 export function whatToDo(consumer) {
   const { state, reason, pending } = consumer;
-  if (state === "stalled" && isStopped(consumer)) return "Somebody stopped it. Resume starts it again, and so does the next event that it wants.";
+  if (state === "stalled" && isStopped(consumer)) return "It was stopped. Resume starts it again, and so does the next matching event.";
   if (state === "stalled" && /cannot be run/.test(reason ?? "")) return "Its command does not start: see its run, install what is missing, then resume.";
-  if (state === "stalled") return "It has given up on what waits. See what its last run said, mend that, then resume. (The next event that it wants starts it once more, too.)";
-  if (state === "waiting" && reason === "interrupted") return "The process that looked after it is gone. Resume, or the next event, starts it again.";
+  if (state === "stalled") return "It has given up on its pending events. See its last run's output, fix the cause, then resume. (The next matching event also starts it once more.)";
+  if (state === "waiting" && reason === "interrupted") return "Its supervisor is gone. Resume, or the next event, starts it again.";
   if (state === "waiting") return "It tries again by itself. Resume tries now.";
-  if (consumer.untaken_since) return "It has no handler: a program has to pop its events, or somebody has to unsubscribe it.";
+  if (consumer.untaken_since) return "It has no handler: a program must pop its events, or someone must unsubscribe it.";
   if (state === "idle" && pending > 0 && consumer.command) return "Nothing starts it by itself: resume does, and so does the next event.";
   return "";
 }

@@ -31,7 +31,7 @@ const MOST: usize = 50;
 /// How many of the tools that a run waits for are named.
 const TOOLS: usize = 10;
 
-/// How much of a message says what a run is about, in characters.
+/// How much of a message describes a run, in characters.
 const ABOUT: usize = 80;
 
 #[derive(Deserialize, JsonSchema)]
@@ -188,7 +188,7 @@ pub struct Status {
     /// The answer, or why there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<String>,
-    /// What it had said before it ended without an answer.
+    /// The answer so far, if it ended without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     partial: Option<String>,
     /// The text was cut: this tool gives what follows, with this `offset`.
@@ -309,7 +309,7 @@ pub struct CancelArgs {
 #[derive(Serialize, JsonSchema)]
 pub struct Cancelled {
     process: String,
-    /// `process_status` tells when it has ended.
+    /// `process_status` reports when it has ended.
     requested: bool,
 }
 

@@ -204,7 +204,7 @@ fn filter_of(text: Option<&str>) -> Result<Option<Filter>> {
 #[serde(deny_unknown_fields)]
 pub struct WaitArgs {
     session: Option<String>,
-    /// A `cursor`; without it, only what comes from now on
+    /// A `cursor`; without it, only new events
     after: Option<i64>,
     /// SQL condition
     filter: Option<String>,
@@ -266,7 +266,7 @@ pub struct AckArgs {
 
 #[derive(Serialize, JsonSchema)]
 pub struct Acked {
-    /// Where the consumer stands now.
+    /// The consumer's position now.
     cursor: i64,
 }
 
@@ -322,7 +322,7 @@ pub async fn info(scope: &Arc<Scope>, args: InfoArgs) -> Result<Info> {
             let until = Instant::now() + FILTER_FOR;
             let mut consumers = Vec::new();
             for subscription in queue.subscriptions()? {
-                // A filter that is broken or slow lets something through, as far as is known.
+                // A broken or slow filter is assumed to match something.
                 let look = queue.scan_pending(&subscription, Some(until));
                 consumers.push(Consumer {
                     cursor: subscription.last_acked_id,

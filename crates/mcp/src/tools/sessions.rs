@@ -156,7 +156,7 @@ pub struct Said {
     /// The content was cut: `peek` with `id` and this `offset` gives what follows.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_offset: Option<u64>,
-    /// What the run had said before it ended without an answer.
+    /// The answer so far, if the run ended without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     partial: Option<String>,
 }
@@ -210,7 +210,7 @@ fn message(queue: &mut Queue, id: i64) -> Result<Option<Said>> {
     let (beginning, rest) = text::piece(queue, id, 0, CUT)?;
     let mut event = text::without_long_content(queue, id)?;
     if event.as_ref().is_some_and(|event| event.kind == "record") {
-        // What a run had said before it was ended is in the metadata, and may be long.
+        // The partial answer of an ended run is in the metadata, and may be long.
         event = queue.event(id)?;
     }
     let Some(event) = event else { return Ok(None) };

@@ -82,7 +82,7 @@ pub async fn run(scope: &Arc<Scope>, args: RunArgs, cancelled: &CancellationToke
             scope.blocking(Turn::Write(sub.dir.clone()), again).await?;
             continue;
         }
-        // It goes on if it takes longer; its answer becomes the result of its call, and can be asked for.
+        // It continues if it takes longer; its answer becomes the result of its call, and can be requested.
         return scope
             .blocking(Turn::Write(sub.parent.clone()), move |scope| {
                 if let Some(outcome) = &outcome {

@@ -1,4 +1,4 @@
-//! The tool that says how long a run will wait for its turn.
+//! The tool that estimates how long a run will wait for its turn.
 
 use std::sync::Arc;
 
@@ -92,8 +92,8 @@ impl WaitTime {
         sorted.sort_unstable();
         let typical_ms = median(&sorted);
         let running_ms = running_ms.filter(|_| runs_ahead > 0);
-        // Of those that took longer than it has by now, half take longer than this. If none did, what is known
-        // says nothing about it, and it counts as one that begins.
+        // Half of the runs that took longer than it has so far take longer than this. If none did, nothing is known
+        // about it, and it counts as one that begins.
         let remaining_ms = running_ms.and_then(|running| {
             let longer = &sorted[sorted.partition_point(|took| *took <= running)..];
             median(longer).map(|took| took - running).or(typical_ms)

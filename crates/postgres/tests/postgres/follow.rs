@@ -268,7 +268,7 @@ fn logs_of_a_run_on_another_machine_say_where_they_are() {
         (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
     };
     let host = rustix::system::uname().nodename().to_str().unwrap().to_owned();
-    let note = |host: &str| format!("Note: the last run was on {host}, and what it printed is there\n");
+    let note = |host: &str| format!("Note: the last run was on {host}, which has its output\n");
     wait_until("its output", || said(&one).0.contains("hello"));
     assert_eq!(said(&other), (String::new(), note(&host)));
     assert_eq!(said(&one).1, "");

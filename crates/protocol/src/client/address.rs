@@ -36,7 +36,7 @@ impl Address {
         self.is_tls
     }
 
-    /// Whether it is this machine, whatever a name server says.
+    /// Whether it is this machine, without asking a name server.
     pub fn is_loopback(&self) -> bool {
         let host = self.authority.host();
         let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();

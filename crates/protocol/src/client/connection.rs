@@ -147,7 +147,7 @@ pub fn trusting(ca: Option<&Path>) -> Result<Connector, Error> {
     Ok(Connector::Rustls(Arc::new(config.with_no_client_auth())))
 }
 
-/// Accepts what an authority has signed, and besides the very certificates that were named. One that `openssl req
+/// Accepts certificates signed by an authority, and exactly those that were named. One that `openssl req
 /// -x509` makes is marked as an authority's, and so cannot be a server's by the rules for chains.
 #[derive(Debug)]
 struct Verifier {

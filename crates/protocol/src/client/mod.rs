@@ -42,7 +42,7 @@ pub struct Settings {
     pub client_type: String,
     /// 1 to 64 characters. The gateway recognizes the client by it after a reconnect.
     pub client_id: String,
-    /// A file with certificates (PEM) of authorities that are trusted besides the system's.
+    /// A file with certificates (PEM) of authorities that are trusted in addition to the system's.
     pub ca: Option<PathBuf>,
     /// For how long to try to reconnect.
     pub patience: Duration,
@@ -55,7 +55,7 @@ pub enum Received {
     Event(Box<Frame>, String),
     /// The frame of something that this version does not know.
     Unknown(String),
-    /// To be shown; the client goes on.
+    /// To be shown; the client continues.
     Unreadable(Unreadable),
     /// The connection was lost, for this reason. The next call dials again.
     Lost(String),
@@ -138,9 +138,9 @@ impl Client {
         self.inbox.session.as_deref()
     }
 
-    /// Sends a request and waits for its response. What is received meanwhile is kept for [`Client::receive`].
-    /// If the connection is lost, the request is sent again after a reconnect, up to [`MAX_SENDS`] times,
-    /// provided that it is [repeatable](Method::is_repeatable).
+    /// Sends a request and waits for its response. Frames received in the meantime are kept for
+    /// [`Client::receive`]. If the connection is lost, the request is sent again after a reconnect, up to
+    /// [`MAX_SENDS`] times, provided that it is [repeatable](Method::is_repeatable).
     ///
     /// # Errors
     ///
@@ -173,7 +173,7 @@ impl Client {
         serde_json::from_str(payload.get()).map_err(|e| unreadable(e).into())
     }
 
-    /// What comes next. Cancel-safe: nothing is lost if the future is dropped.
+    /// The next frame. Cancel-safe: nothing is lost if the future is dropped.
     ///
     /// # Errors
     ///
@@ -254,7 +254,7 @@ fn longer(wait: Duration) -> Duration {
     (wait * 2).min(LONGEST_WAIT)
 }
 
-/// What was received and not handed out yet, and up to where in which session.
+/// Frames received and not returned yet, and the position in which session.
 #[derive(Default)]
 struct Inbox {
     session: Option<String>,

@@ -26,7 +26,7 @@ pub struct PermissionRequest {
     /// The arguments of that call; null if there are none.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub arguments: Value,
-    /// What else is known of it, such as the change to a file.
+    /// Further details, such as the change to a file.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub details: String,
     pub choices: Vec<Choice>,

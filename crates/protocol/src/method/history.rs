@@ -49,10 +49,10 @@ payloads! {
         pub seq: i64,
         #[cfg_attr(test, schemars(extend("enum" = ["user", "assistant", "system", "error", "cancelled"])))]
         pub role: Role,
-        /// For a run that failed or was cancelled, what had been said until then.
+        /// For a run that failed or was cancelled, the answer so far.
         pub content: Content,
         pub timestamp: String,
-        /// Who has sent it, as in the thread.
+        /// Its source, as in the thread.
         #[serde(default)]
         pub source: String,
         pub run_id: Option<String>,

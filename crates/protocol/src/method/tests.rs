@@ -157,7 +157,7 @@ fn a_call_that_cannot_be_read_says_why() {
     }
 }
 
-/// Older gateways tell less about a message.
+/// Older gateways send less about a message.
 #[test]
 fn a_history_without_its_newer_keys_is_read() {
     let entry = json!({ "id": "m", "seq": 1, "role": "user", "content": "x", "timestamp": "t" });

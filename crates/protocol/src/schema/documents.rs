@@ -16,7 +16,7 @@ const TIME: &str = "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z$";
 /// Set to write the schemas instead of comparing them.
 const UPDATE: &str = "UPDATE_SCHEMAS";
 
-/// What a program writes is never null where it could be left out.
+/// Values that may be left out are never written as null.
 fn absent_or_set(schema: &mut Schema) {
     let required = schema.get("required").cloned().unwrap_or_default();
     let is_required = |name: &str| required.as_array().is_some_and(|names| names.iter().any(|n| n == name));

@@ -91,7 +91,7 @@ pub fn part_of(content: &ContentBlock) -> Option<Value> {
     Some(json!({ "type": kind, "source": { "type": "data", "value": data, "mimeType": mime_type } }))
 }
 
-/// Returns the text of a content block, or, where it has none, what it is.
+/// Returns the text of a content block or, if it has none, a description.
 pub fn text_of(content: &ContentBlock) -> String {
     match content {
         ContentBlock::Text(text) => text.text.clone(),

@@ -10,7 +10,7 @@ use super::blocks::text_of;
 use crate::protocol::Output;
 use thread_conversation::ToolCall;
 
-/// What is known of a call. An agent may announce it before it knows its details.
+/// What is known of a call. An agent may announce a call before it knows its details.
 #[derive(Debug, Default)]
 pub struct Call {
     pub call: ToolCall,
@@ -37,7 +37,7 @@ impl Call {
         if let Some(kind) = fields.kind.as_ref().and_then(word_of) {
             call.kind = Some(kind);
         }
-        // A title changes, and says what this call does; a name is the tool's.
+        // A title may change, and describes this call; a name is the tool's.
         let given = fields.name.take().filter(|name| !name.is_empty()).or_else(|| tool_name(meta));
         if let Some(name) = given {
             call.name = name;
@@ -83,7 +83,7 @@ impl Call {
         Some(Output::Call(self.call.clone()))
     }
 
-    /// Whether it goes on after the agent has answered.
+    /// Whether it continues after the agent has answered.
     pub fn is_task(&self) -> bool {
         self.call.arguments.get("run_in_background") == Some(&Value::Bool(true))
     }

@@ -170,7 +170,7 @@ impl Acp {
                 let calls = self.calls.values_mut().filter(|call| call.reported.is_none() && !call.past);
                 let mut output: Vec<Output> = calls.filter_map(Call::report).collect();
                 if !matches!(done, Done::Answered { .. }) {
-                    // What was cancelled is not worked at any longer.
+                    // Work on a cancelled call has ended.
                     self.calls.values_mut().for_each(|call| call.finished = true);
                     self.tasks = 0;
                 }
@@ -199,7 +199,9 @@ fn prompt_done(result: &Value) -> Result<Done, Done> {
     let response: PromptResponse = parsed(result)?;
     Ok(match response.stop_reason {
         StopReason::Cancelled => Done::Cancelled,
-        StopReason::Refusal => Done::Failed { error: "the agent refused to go on".into(), retryable: false },
+        StopReason::Refusal => {
+            Done::Failed { error: "the agent refused to continue".into(), retryable: false }
+        }
         reason => {
             let total_tokens = result["usage"]["totalTokens"].as_u64();
             // Such as `max_tokens`: the answer is not all that it could be.
@@ -215,7 +217,7 @@ fn parsed<T: DeserializeOwned>(result: &Value) -> Result<T, Done> {
         .map_err(|e| Done::Broken(format!("the agent's answer does not fit the Agent Client Protocol: {e}")))
 }
 
-/// What a client says of its surroundings: `[{"description","value"}]` as text.
+/// The client's context: `[{"description","value"}]` as text.
 fn context_text(context: &Value) -> String {
     let mut text = String::from("What the user's application says of itself:\n");
     for one in context.as_array().into_iter().flatten() {

@@ -10,11 +10,11 @@ use super::writer::Version;
 /// A `RunAgentInput`.
 #[derive(Debug)]
 pub struct Input {
-    /// `None` if the client does not say.
+    /// `None` if the client gives none.
     pub version: Option<Version>,
     pub thread_id: String,
     pub run_id: String,
-    /// The last user message; missing only if the client goes on with a run.
+    /// The last user message; missing only if the client continues a run.
     pub message: Option<UserMessage>,
     /// The id of the user message before it.
     pub previous: Option<String>,
@@ -22,9 +22,9 @@ pub struct Input {
     pub resume: Vec<Resume>,
     /// Results of calls, in the order of the messages.
     pub results: Vec<ToolMessage>,
-    /// How many of them are the last messages.
+    /// How many tool results stand at the end of the messages.
     pub last_results: usize,
-    /// What is handed to the agent with the message.
+    /// The input passed to the agent with the message.
     pub handed: ClientInput,
 }
 
@@ -131,7 +131,7 @@ impl Input {
         })
     }
 
-    /// Whether the client answers what a run waits for, rather than say something.
+    /// Whether the client answers what a run waits for, rather than sending a message.
     pub fn goes_on(&self) -> bool {
         !self.resume.is_empty() || self.last_results > 0
     }
@@ -145,7 +145,7 @@ impl Input {
     }
 }
 
-/// What is handed to the agent: the fields that are not empty.
+/// The input passed to the agent: the fields that are not empty.
 fn handed(body: &Value, messages: &[Value]) -> ClientInput {
     let mut handed = Map::new();
     for (name, field) in [

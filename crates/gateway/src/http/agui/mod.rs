@@ -50,14 +50,13 @@ fn author() -> Author {
 
 #[derive(Deserialize)]
 pub struct RunQuery {
-    /// For clients that do not say it in their input: `0`, `1` or `1.0`.
+    /// For clients that do not give it in their input: `0`, `1` or `1.0`.
     protocol: Option<String>,
     /// `cancel`: a client that leaves ends the run.
     on_disconnect: Option<String>,
 }
 
-/// `POST /api/v1/agent/run`: stores the message and streams its run, or goes on with one that waits for the
-/// client.
+/// `POST /api/v1/agent/run`: stores the message and streams its run, or continues a run that waits for the client.
 ///
 /// The body is a `RunAgentInput`, and the answer a stream of AG-UI events.
 #[utoipa::path(post, path = "/api/v1/agent/run", tag = "ag-ui",
@@ -94,7 +93,7 @@ pub async fn run(
         if start.is_none() && is_edited(&mut queue, &input)? {
             input.unsupported(
                 "messages",
-                "the agent goes on with this thread's messages, not with those given",
+                "the agent continues with this thread's messages, not with those given",
             );
         }
         let pending_input = start.map(|start| pending_input(&mut queue, start.message)).transpose()?;
@@ -161,7 +160,7 @@ fn is_edited(queue: &mut Queue, input: &Input) -> Result<bool> {
     })
 }
 
-/// Stores the files that a message has in it, and notes those that nobody else can read.
+/// Stores the files embedded in a message, and notes those that only this client can read.
 async fn take_files(
     gateway: &Arc<Gateway>,
     session: SessionId,

@@ -21,12 +21,12 @@ use crate::session::write::{self, Author};
 /// How many calls and requests are searched for one that a client names.
 const SEARCHED: usize = 1000;
 
-/// Stores what a client answers. Returns what its stream shows if it goes on with a run; `None` if it says
-/// something new.
+/// Stores a client's answers. Returns what its stream shows if it continues a run; `None` if it sends a new
+/// message.
 ///
 /// # Errors
 ///
-/// What the client answers is not known, or the answer is none that was offered; errors of the thread.
+/// The request that the client answers is unknown, or the answer was not offered; errors of the thread.
 pub fn respond(
     queue: &mut Queue,
     launcher: &Launcher,
@@ -102,7 +102,7 @@ fn answer_requests(
         match decision {
             Decision::Choice { request_id, choice } => {
                 match write::permission(queue, launcher, source, request_id, choice) {
-                    // Somebody else has just answered.
+                    // Another client has just answered.
                     Ok(()) | Err(RequestError::UnknownPermission(_)) => {}
                     Err(e) => return Err(e),
                 }
@@ -122,7 +122,7 @@ fn answer_calls(
     runs: &Runs,
     input: &Input,
 ) -> Result<(i64, bool)> {
-    // Most inputs have results that were told long ago.
+    // Most inputs repeat results that were given long ago.
     let waits = input.last_results > 0 || runs.iter().any(|run| !run.open_calls.is_empty());
     let calls = match waits && !input.results.is_empty() {
         true => newest(queue, "toolcall", i64::MAX, SEARCHED)?,
@@ -154,7 +154,7 @@ fn answer_calls(
     Ok((shown, count > 0))
 }
 
-/// What the run of a message waits for now.
+/// What the run of a message is waiting for.
 ///
 /// # Errors
 ///
@@ -175,7 +175,7 @@ pub fn pending_input(queue: &mut Queue, message: i64) -> Result<PendingInput> {
     Ok(PendingInput { upto, permissions, calls: run.open_calls.keys().cloned().collect() })
 }
 
-/// The message whose run an event belongs to: runs are one after the other.
+/// The message whose run an event belongs to: runs follow one another.
 fn run_of(queue: &mut Queue, event_id: i64) -> Result<Option<i64>> {
     let found = newest(queue, "run", event_id, 1)?;
     Ok(found.first().and_then(|record| match record.entry {
@@ -191,7 +191,7 @@ fn rest(queue: &mut Queue, message: i64, input: &Input) -> Result<ClientInput> {
     let mut rest = ClientInput::default();
     let changed = input.handed.fields().filter(|(field, value)| given.get(field) != Some(value));
     let reason = "it cannot be handed to a run that has begun";
-    // The client's tools are what they were, and its state follows the agent's.
+    // The client's tools are unchanged, and its state follows the agent's.
     let notes: Vec<Value> = changed
         .filter(|(field, _)| [ClientInput::CONTEXT, ClientInput::FORWARDED_PROPS].contains(field))
         .map(|(field, _)| serde_json::json!({ "field": super::translate::camel(field), "reason": reason }))
@@ -211,7 +211,7 @@ fn newest(queue: &mut Queue, subtype: &str, upto: i64, most: usize) -> Result<Ve
     let ids = queue.newest_matching(filter.as_ref(), upto, most)?;
     let mut events = Vec::with_capacity(ids.len());
     for id in ids {
-        // What is large is not what a client names.
+        // A client never refers to a large event.
         events.extend(crate::session::history::event(queue, id)?.map(|stored| stored.record));
     }
     Ok(events)
@@ -223,13 +223,13 @@ enum Decision<'a> {
         request_id: &'a str,
         choice: &'a str,
     },
-    /// The agent offers no way to refuse, so it has to stop.
+    /// The agent offers no way to refuse, so it must stop.
     Cancel {
         message: i64,
     },
 }
 
-/// What an answer does; `None` if somebody else has answered.
+/// The effect of an answer; `None` if another client has answered.
 fn decide<'a>(runs: &Runs, asked: &'a Permission, answer: &'a Resume) -> Result<Option<Decision<'a>>> {
     let waits = |run: &&OpenRun| run.open_permissions.iter().any(|open| open.request_id == asked.request_id);
     let Some(run) = runs.iter().find(waits) else { return Ok(None) };

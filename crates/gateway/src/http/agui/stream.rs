@@ -46,7 +46,7 @@ pub struct Point {
     pub start: Option<Start>,
     /// The client has received everything up to this event id.
     pub after: i64,
-    /// What the run was waiting for when the client came.
+    /// What the run was waiting for when the client connected.
     pub pending: PendingInput,
     /// The client's name for the run; by default the run's.
     pub run_id: Option<String>,
@@ -78,7 +78,7 @@ pub fn resume_point(queue: &mut Queue, after: Option<i64>) -> Result<Point> {
     Ok(Point { start, after, pending, run_id })
 }
 
-/// What a client was shown whose last event is `after`; `None` if its run was over.
+/// What a client whose last event is `after` was shown; `None` if its run was over.
 fn shown_at(queue: &mut Queue, after: i64) -> Result<Option<Start>> {
     let condition = "type = 'message' OR subtype IN ('run', 'continued', 'error', 'cancelled')";
     let filter = Filter::new(condition, Scope::Reading)?;
@@ -113,7 +113,7 @@ pub struct Stream {
     after: i64,
     /// From the run's message on.
     translator: Option<Translator>,
-    /// How many runs were before this one, as the client was told last.
+    /// How many runs are ahead of this one, as last sent to the client.
     position: usize,
     /// Whether a client that leaves ends the run.
     cancels: bool,
@@ -135,7 +135,7 @@ impl Stream {
     ) -> Result<Stream> {
         let live = gateway.hub.enter(session).await?;
         let Point { start, after, pending, run_id } = point;
-        // Events that the client already has are translated again, to know what they left open.
+        // Events that the client already has are translated again, to determine what they left open.
         let cursor = Cursor::new(live, start.map_or(after, |start| start.message - 1));
         let mut stream = Stream {
             gateway,
@@ -201,7 +201,7 @@ impl Stream {
             if event.id() > self.after {
                 self.ended = run == Run::Ended;
                 if !output.is_empty() {
-                    // What comes before the event that begins the stream is not a place to resume it at.
+                    // A stream cannot be resumed before the event that begins it.
                     let id = Some(event.id()).filter(|id| *id >= begins_at);
                     return Some(Ok(written(id, &output)));
                 }
@@ -229,7 +229,7 @@ impl Stream {
         self.position = 0;
         let is_message = start.event == start.message;
         if !is_message {
-            // Read again from its message on, to know what is open.
+            // Read again from its message on, to determine what is open.
             self.after = start.shown;
             self.cursor.seek(start.message - 1);
         }
@@ -278,7 +278,7 @@ impl IntoResponse for Stream {
         let headers = [
             (header::CONTENT_TYPE, "text/event-stream"),
             (header::CACHE_CONTROL, "no-cache, no-transform"),
-            // Proxies must not collect the events: nginx does, unless told otherwise.
+            // Proxies must not buffer the events; nginx does by default.
             (HeaderName::from_static("x-accel-buffering"), "no"),
         ];
         (headers, Body::from_stream(chunks)).into_response()
@@ -286,12 +286,12 @@ impl IntoResponse for Stream {
 }
 
 impl Stream {
-    /// Passes on what is written, each piece once the client has taken the one before it.
+    /// Passes on the pieces, each once the client has taken the one before it.
     async fn feed(mut self, chunks: mpsc::Sender<io::Result<Bytes>>) {
         loop {
             let room = match timeout(BEHIND_AFTER, chunks.reserve()).await {
                 Ok(room) => room,
-                // What was read ahead would be kept until the client reads again.
+                // Drops data that was read ahead: it would be kept until the client reads again.
                 Err(_) => {
                     self.cursor.forget();
                     chunks.reserve().await

@@ -3,9 +3,9 @@
 //! The input is the session's events from the message on. The output, ids included, depends only on them and on
 //! where the stream begins, so a resumed stream continues exactly where it was interrupted.
 //!
-//! A stream ends before its run where the agent waits for the client: at a request for permission, and at a call
-//! of one of the client's own tools. The client goes on with the run in another stream, which begins behind that
-//! event, and opens again what is still open.
+//! A stream ends before its run where the agent waits for the client: at a request for permission, and at a call of
+//! one of the client's own tools. The client continues the run in another stream, which begins after that event,
+//! and reopens what is still open.
 
 use std::collections::HashSet;
 
@@ -51,7 +51,7 @@ impl Start {
     }
 }
 
-/// What a run was waiting for when a stream of it began. What had been answered by then does not end the stream.
+/// What a run was waiting for when its stream began. Requests answered by then do not end the stream.
 #[derive(Debug, Default)]
 pub struct PendingInput {
     /// The last event that was there.
@@ -62,7 +62,7 @@ pub struct PendingInput {
     pub calls: HashSet<String>,
 }
 
-/// Whether the stream goes on.
+/// Whether the stream continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Run {
     GoesOn,
@@ -267,10 +267,10 @@ impl Translator {
         None
     }
 
-    /// Whether a stream ends where the agent waits for the client. `is_open` says whether it was still waiting
-    /// when the stream began.
+    /// Whether a stream ends where the agent waits for the client. `is_open`: it was still waiting when the stream
+    /// began.
     fn stops(&self, id: i64, is_open: bool) -> bool {
-        // A client that has what came after it was not stopped there.
+        // A client that has later events was not stopped there.
         id == self.after || id > self.after && (id > self.pending.upto || is_open)
     }
 
@@ -288,7 +288,7 @@ impl Translator {
         None
     }
 
-    /// What the run waits for people to answer.
+    /// The open requests for permission.
     fn interrupts(&self) -> Vec<Value> {
         let is_open = |asked: &&Asked| {
             asked.event_id > self.pending.upto

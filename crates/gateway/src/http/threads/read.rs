@@ -96,7 +96,7 @@ pub async fn events(
     Ok(Json(gateway.inspector.at(&thread, Kind::Read, move |_, _, queue| page(queue)).await?))
 }
 
-/// An event, and what became of it
+/// An event, and what consumers did with it
 #[utoipa::path(get, path = "/api/v1/threads/{thread}/events/{event}", tag = "threads",
     params(ThreadPath, ("event" = i64, Path)), responses((status = 200, body = EventDetail), Failures))]
 pub async fn event(
@@ -132,7 +132,7 @@ pub async fn content(
         }
     };
     let missing =
-        || RequestError::Unknown(format!("there is no event {event} in this thread, or none any more"));
+        || RequestError::Unknown(format!("there is no event {event} in this thread, or it was deleted"));
     Ok(streamed(read).await?.ok_or_else(missing)?)
 }
 

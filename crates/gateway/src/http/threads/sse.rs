@@ -1,4 +1,4 @@
-//! Requests that go on: what is watched, and events as they come, as server-sent events.
+//! Streaming requests: watched state, and events as they arrive, as server-sent events.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ impl Source for Watching {
     async fn next(&mut self) -> Result<Event, Event> {
         loop {
             if !std::mem::take(&mut self.is_first) && self.seen.changed().await.is_err() {
-                return Err(failed("the gateway does not look any more; come back later", code::UNAVAILABLE));
+                return Err(failed("the gateway has stopped watching; try again later", code::UNAVAILABLE));
             }
             let seen = self.seen.borrow_and_update().clone();
             let (offset, limit) = self.page;
@@ -113,7 +113,7 @@ pub async fn watch(
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct StreamQuery {
-    /// Begin after this event, unless there is a Last-Event-ID; without both, with what comes from now on.
+    /// Begin after this event, unless there is a Last-Event-ID; without either, with new events.
     after: Option<i64>,
     /// As in the list of events.
     filter: Option<String>,
@@ -126,7 +126,7 @@ impl Source for Tail {
                 let data = serde_json::to_vec(&event).unwrap_or_default();
                 Ok(named(Event::default().id(event.id.to_string()), "event", &data))
             }
-            // Without data it is no event, but where to go on.
+            // Without data it is not an event, but a position to resume at.
             Ok(Piece::Nothing(upto)) => Ok(Event::default().id(upto.to_string())),
             Err(e) => {
                 let HttpError { error, code, .. } = ApiError::from(e).into_http();
@@ -138,7 +138,7 @@ impl Source for Tail {
 
 /// Events as they come, oldest first
 ///
-/// Events `event`, each with its id as `id:`; after a lost connection, Last-Event-ID goes on from there. An event
+/// Events `event`, each with its id as `id:`; after a lost connection, Last-Event-ID resumes there. An event
 /// `failed` is the last one.
 #[utoipa::path(get, path = "/api/v1/threads/{thread}/events/stream", tag = "threads",
     params(ThreadPath, StreamQuery),

@@ -82,7 +82,7 @@ pub async fn push(
 #[serde(deny_unknown_fields)]
 pub struct DeadBody {
     consumer: String,
-    /// Of these events; all of them have to be dead letters.
+    /// Of these events; all of them must be dead letters.
     ids: Option<Vec<i64>>,
     /// With exactly this reason.
     reason: Option<String>,

@@ -13,7 +13,7 @@ pub struct DeadLetter {
     pub consumer: String,
     /// The exit code, and the last line that the handler printed.
     pub reason: String,
-    /// The end of what it printed.
+    /// The last part of its output.
     pub error: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit: Option<i64>,

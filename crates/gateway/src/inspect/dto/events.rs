@@ -56,7 +56,7 @@ pub struct FilterFailures {
     pub message: String,
 }
 
-/// An event, and what became of it.
+/// An event, and what consumers did with it.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct EventDetail {
     /// Its content up to 1 MiB.

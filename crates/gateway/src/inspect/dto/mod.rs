@@ -1,4 +1,4 @@
-//! What requests are answered with, as JSON. What is not known or does not apply is left out.
+//! The JSON of responses. Values that are unknown or do not apply are left out.
 
 mod dead;
 mod events;

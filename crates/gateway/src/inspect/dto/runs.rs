@@ -68,7 +68,7 @@ pub struct RunPage {
 pub struct RunDetail {
     #[serde(flatten)]
     pub run: Run,
-    /// The end of what it printed.
+    /// The last part of its output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,7 +76,7 @@ pub struct RunDetail {
     pub output_truncated: bool,
     pub timeline: Vec<Span>,
     pub timeline_truncated: bool,
-    /// The events that it was given, as far as that is known; newest first.
+    /// The events that it was given, as far as known; newest first.
     pub handled: Vec<Event>,
     /// What was stored in the thread while it ran.
     pub meanwhile: Vec<Event>,
@@ -91,7 +91,7 @@ pub struct Span {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
     pub label: String,
-    /// What a tool was given, in short.
+    /// A summary of a tool's arguments.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub given: Option<String>,
     /// How a tool ended, if not with a result.
@@ -111,7 +111,7 @@ pub enum ToolEnd {
     Failed,
     /// Permission was refused.
     Rejected,
-    /// The run went on, or ended, without one.
+    /// The run continued or ended without one.
     NoResult,
 }
 

@@ -28,7 +28,7 @@ pub struct ThreadList {
     /// How many of them were not read yet.
     pub unread: usize,
     // The last field: see `Listing::written`.
-    /// Those of `--thread`, then what needs attention, then the most recently active.
+    /// Threads of `--thread`, then those that need attention, then the most recently active.
     pub threads: Vec<Summary>,
 }
 
@@ -79,7 +79,7 @@ pub struct Figures {
     /// When the oldest event was stored that is pending for a consumer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oldest_pending_at: Option<String>,
-    /// Why somebody should look, in one line.
+    /// Why it needs attention, in one line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attention: Option<String>,
     /// The conversation's agent has answered everything, and its program is kept open for a next message.
@@ -104,7 +104,7 @@ pub struct Thread {
     pub summary: Summary,
     /// Whether the gateway refuses everything but looking.
     pub read_only: bool,
-    /// What it takes on the disk, logs included.
+    /// Its size on disk, logs included.
     pub size_bytes: u64,
     /// When its oldest event was stored.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -174,7 +174,7 @@ pub struct Consumer {
     pub oldest_pending_id: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oldest_pending_at: Option<String>,
-    /// Since when nobody has taken what waits, if it has no handler and that is some minutes ago.
+    /// Since when its pending events have not been taken, if it has no handler and that is some minutes ago.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub untaken_since: Option<String>,
     /// The run under way.
