@@ -1,4 +1,4 @@
-//! The contract of any [`Store`](thread::store::Store), and one in memory to compare others with.
+//! The contract of any [`Store`], and one in memory to compare others with.
 
 pub mod conformance;
 mod memory;

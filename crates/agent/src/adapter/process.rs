@@ -32,7 +32,7 @@ pub(super) struct Running {
     /// How many bytes of output have arrived since then.
     pub late_bytes: usize,
     pub stdout_closed: bool,
-    /// See [`ProgramEvent::StderrDone`].
+    /// See [`ProgramEvent::StderrDone`](crate::program::ProgramEvent::StderrDone).
     pub stderr_done: bool,
     /// It printed something while no answer was due, so its output cannot be trusted to belong to the next message.
     pub strayed: bool,
