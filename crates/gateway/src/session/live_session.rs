@@ -16,31 +16,20 @@ use thread_conversation::runs::Runs;
 use tokio::sync::{OnceCell, watch};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
-use super::blocking_pool::{BlockingPool, Kind};
-use super::budget::Budget;
+use super::blocking_pool::Kind;
+pub use super::context::Context;
 use super::event::{Frames, Page, SessionEvent};
 use super::frames;
 use super::page_reader::{ReadPage, Reader, read_page};
-use super::root::Root;
-use super::watch::{ChangeWatcher, SessionWatch};
+use super::watch::SessionWatch;
 use crate::error::Result;
 use crate::session_id::SessionId;
-use crate::storage::Storage;
 
 /// How much the ring of a session holds, in bytes.
 const RING_BYTES: usize = 512 * 1024;
 
 /// How many pieces of sub-agents' output wait for readers.
 const MAX_NOTICES: usize = 256;
-
-/// What all sessions share.
-pub struct Context {
-    pub root: Arc<Root>,
-    pub storage: Arc<Storage>,
-    pub watcher: Arc<ChangeWatcher>,
-    pub pool: BlockingPool,
-    pub budget: Budget,
-}
 
 /// A session that has readers. Its task ends with the last reader.
 pub struct LiveSession {
@@ -203,7 +192,7 @@ impl LiveSession {
     ///
     /// # Errors
     ///
-    /// As [`BlockingPool::run`].
+    /// As [`BlockingPool::run`](super::blocking_pool::BlockingPool::run).
     pub async fn run<T: Send + 'static>(
         &self,
         kind: Kind,

@@ -5,6 +5,7 @@
 
 pub mod blocking_pool;
 pub mod budget;
+mod context;
 pub mod cursor;
 pub mod event;
 #[cfg(test)]

@@ -7,8 +7,8 @@ use thread_conversation::runs::Runs;
 
 use super::blocking_pool::Kind;
 use super::budget::{PAGE, Share};
+use super::context::Context;
 use super::event::{LARGE, Page, Reading, read};
-use super::live_session::Context;
 use super::runs::{AgentView, open_runs};
 use crate::error::{RequestError, Result};
 use crate::session_id::SessionId;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::upgrade::Upgraded;
-use thread_protocol::{Call, Close, Malformed, Request, code, event, response};
+use thread_protocol::{Call, Close, Request, code, event, response};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
@@ -20,7 +20,7 @@ use tokio_tungstenite::tungstenite::Utf8Bytes;
 use super::caller::{Caller, Done, Reply, Subscribe, Then};
 use super::handshake::handshake;
 use super::methods::{self, Effect};
-use super::reading::{Alive, read};
+use super::reading::{Alive, End, read};
 use super::socket::{self, Writer};
 use crate::access::connection_limits::Permit;
 use crate::access::token::Proof;
@@ -98,16 +98,6 @@ pub async fn serve(
         () = socket::close(reader, writer, answer, why) => {}
         () = permit.dismissed() => {}
     }
-}
-
-/// Why a connection ends.
-#[derive(Debug)]
-pub enum End {
-    /// It is gone.
-    Gone,
-    Close(Close),
-    /// A frame is not a request.
-    Malformed(Malformed),
 }
 
 /// A connection that has been let in.

@@ -7,7 +7,7 @@ use thread_protocol::{Call, Close, MAX_FRAME_BEFORE_CONNECT, METHODS, Request, V
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
-use super::connection::End;
+use super::reading::End;
 use super::socket::{Reader, Received, Writer};
 use crate::access::connection_limits::Permit;
 use crate::access::token::Proof;

@@ -4,16 +4,25 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use thread_protocol::{Close, MAX_UNANSWERED, Request};
+use thread_protocol::{Close, MAX_UNANSWERED, Malformed, Request};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep_until;
 
-use super::connection::End;
 use super::socket::{Reader, Received};
 
 /// How long a client may be silent, and how long if it does not read what is written to it.
 const SILENCE: Duration = Duration::from_secs(60);
 const SILENCE_BEHIND: Duration = Duration::from_secs(600);
+
+/// Why a connection ends.
+#[derive(Debug)]
+pub enum End {
+    /// It is gone.
+    Gone,
+    Close(Close),
+    /// A frame is not a request.
+    Malformed(Malformed),
+}
 
 /// What the two tasks of a connection share about its client.
 pub struct Alive {

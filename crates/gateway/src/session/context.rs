@@ -1,0 +1,18 @@
+//! What all sessions share.
+
+use std::sync::Arc;
+
+use super::blocking_pool::BlockingPool;
+use super::budget::Budget;
+use super::root::Root;
+use super::watch::ChangeWatcher;
+use crate::storage::Storage;
+
+/// What all sessions share.
+pub struct Context {
+    pub root: Arc<Root>,
+    pub storage: Arc<Storage>,
+    pub watcher: Arc<ChangeWatcher>,
+    pub pool: BlockingPool,
+    pub budget: Budget,
+}
