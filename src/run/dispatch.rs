@@ -218,8 +218,8 @@ fn start_if_due(
     Ok(Dispatched::Started)
 }
 
-/// Tries to take a consumer's lock; `None` if it is held. The caller has made sure that it is not
-/// [left to others](is_left_to_others).
+/// Tries to take a consumer's lock; `None` if it is held. The caller has made sure that this machine does not leave the
+/// consumer to others.
 pub fn try_lock(files: &Files, consumer: &ConsumerId) -> Result<Option<Lock>> {
     Lock::try_take(files, files.consumer_lock(consumer))
 }
