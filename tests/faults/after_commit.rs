@@ -134,7 +134,7 @@ fn no_survivable_fault_fails_a_push_through_a_notifier_after_its_commit() {
 /// Allocations fail one after the other: each one alone, or it and all later ones.
 #[test]
 fn a_push_that_runs_out_of_memory_after_its_commit_has_stored_its_event_once() {
-    let Some(preload) = preload::library() else { return };
+    let Some(library) = preload::library() else { return };
     let world = with_consumer();
     // So many allocations that one in twelve hits the evaluation.
     let hex = format!("{}content{}", "hex(".repeat(12), ")".repeat(12));
@@ -153,7 +153,7 @@ fn a_push_that_runs_out_of_memory_after_its_commit_has_stored_its_event_once() {
         // Past the last allocation nothing fails and nothing is reported.
         while silent < 20 {
             let json = stored % 2 == 0;
-            let mut push = world.thread(PUSH).env("LD_PRELOAD", preload);
+            let mut push = world.thread(PUSH).envs(preload::variables(library));
             push = push.env("NO_MEMORY_AFTER_SYNC", format!("{form}{at}"));
             let push = if json { push.arg("--json") } else { push };
             let output = push.output();

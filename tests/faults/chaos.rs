@@ -111,7 +111,7 @@ impl Chaos {
             _ => run = run.env("THREAD_NOTIFIER", "embedded"),
         }
         if let Some(library) = preload::library() {
-            run = run.env("LD_PRELOAD", library).env("STEPPED_CLOCK", self.clock.path());
+            run = run.envs(preload::variables(library)).env("STEPPED_CLOCK", self.clock.path());
         }
         run.env("NOTIFIER_HOME", self.world.path("tasks"))
     }

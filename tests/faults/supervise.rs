@@ -284,10 +284,10 @@ fn a_run_that_ended_in_time_succeeds_though_its_supervisor_was_held_up_past_the_
 
 #[test]
 fn a_clock_that_is_set_back_does_not_prolong_a_wait() {
-    let Some(preload) = preload::library() else { return };
+    let Some(library) = preload::library() else { return };
     let world = World::with_thread();
     let clock = Clock::new(world.path("clock"));
-    let stepped = |run: Run| run.env("LD_PRELOAD", preload).env("STEPPED_CLOCK", clock.path());
+    let stepped = |run: Run| run.envs(preload::variables(library)).env("STEPPED_CLOCK", clock.path());
     world.off(PUSH).quiet();
     for (consumer, step) in [("a", -20), ("b", -3_600), ("c", -7 * 86_400)] {
         clock.step(0);

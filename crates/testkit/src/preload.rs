@@ -1,6 +1,7 @@
 //! An `LD_PRELOAD` library that can step a program's clock and make its allocations fail; see
 //! `preload.c`.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -34,6 +35,15 @@ pub fn library() -> Option<&'static Path> {
         missing("a C compiler");
     }
     made.as_deref()
+}
+
+/// What makes a program load the library. By name and folder, because `LD_PRELOAD` splits a path at blanks.
+pub fn variables(library: &Path) -> [(&'static str, String); 2] {
+    let text = |part: Option<&OsStr>| part.unwrap().to_str().unwrap().to_owned();
+    [
+        ("LD_PRELOAD", text(library.file_name())),
+        ("LD_LIBRARY_PATH", text(library.parent().map(Path::as_os_str))),
+    ]
 }
 
 /// A file that holds the clock offset.

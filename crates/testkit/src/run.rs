@@ -36,6 +36,10 @@ impl Run {
         self
     }
 
+    pub fn envs<'v>(self, variables: impl IntoIterator<Item = (&'v str, String)>) -> Run {
+        variables.into_iter().fold(self, |run, (name, value)| run.env(name, value))
+    }
+
     pub fn env_remove(mut self, name: &str) -> Run {
         self.command.env_remove(name);
         self

@@ -11,7 +11,7 @@ pub fn machine_at(location: &str, seconds: i64) -> Option<Machine> {
     let mut machine = Machine::new(location);
     let clock = Clock::new(machine.path("clock"));
     clock.step(seconds);
-    machine.variables.push(("LD_PRELOAD", library.to_str().unwrap().to_owned()));
+    machine.variables.extend(preload::variables(library));
     machine.variables.push(("STEPPED_CLOCK", clock.path().to_str().unwrap().to_owned()));
     Some(machine)
 }
