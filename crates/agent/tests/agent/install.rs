@@ -11,8 +11,10 @@ fn install_subscribes_the_adapter() {
     assert_eq!(printed["consumer_id"], "agent");
     let handler = printed["handler_cmd"].as_str().unwrap();
     assert!(handler.starts_with("PATH="), "{handler}");
+    // A path with blanks is quoted.
+    let unquoted = handler.replace("/thread-agent' ", "/thread-agent ");
     assert!(
-        handler.ends_with(
+        unquoted.ends_with(
             "/thread-agent --protocol ndjson --quiet 10m --max-output 67108864 --permit ask --attempts 3 --idle 10m -- 'my agent' -x"
         ),
         "{handler}"

@@ -29,7 +29,7 @@ fn stop_ends_also_processes_that_left_their_session() {
 }
 
 /// Starts a process that leaves its session and clears its environment. A file is named after its pid.
-const HIDES: &str = "mkdir -p hidden; env -i PATH=$PATH setsid sh -c 'trap \"\" INT TERM HUP; echo $$ >hidden/$$; exec sleep 1000' & \
+const HIDES: &str = "mkdir -p hidden; env -i PATH=\"$PATH\" setsid sh -c 'trap \"\" INT TERM HUP; echo $$ >hidden/$$; exec sleep 1000' & \
                      until [ -e hidden/$! ]; do sleep 0.01; done; ";
 
 /// The pids of those that still run.
