@@ -65,7 +65,7 @@ async def forty_sessions_share_three_agents():
             commands = [command for pid, command in in_root(gateway.root) if before.get(pid) == command]
             # The program itself, not the shell or the adapter with it in their arguments.
             programs = [command for command in commands
-                        if command.split(b"\0")[1:2] == [os.fsencode(PLAYER.split(" ")[-1])]]
+                        if command.split(b"\0")[1:2] == [os.fsencode(shlex.split(PLAYER)[-1])]]
             helpers = [command for command in commands if command.startswith(b"sh\0-c\0" + line.encode())]
             most["programs"] = max(most["programs"], len(programs))
             most["sub-agents"] = max(most["sub-agents"], len(helpers))
