@@ -350,7 +350,7 @@ impl ConsumerStatus {
         notes
     }
 
-    /// Whether nobody ends its wait: see [`WaitReason::Interrupted`].
+    /// Whether nothing ends its wait: see [`WaitReason::Interrupted`].
     pub fn is_unattended(&self) -> bool {
         matches!(self.state, ConsumerState::Waiting { reason: Some(WaitReason::Interrupted), .. })
     }

@@ -13,8 +13,8 @@ pub struct Backend {
     /// and each machine that pushes would have to fetch the events of all others.
     pub has_jsonl: bool,
     /// Whether a push wakes consumers. In a directory it has to, because no daemon does. With a server, handlers run on
-    /// the machines where somebody runs a dispatch, not where events happen to be pushed; and a pusher may lack the right
-    /// to read.
+    /// the machines where someone runs a dispatch, not where events happen to be pushed; and a pusher may lack the
+    /// right to read.
     pub wakes_on_push: bool,
     /// Whether several machines may run a consumer's handlers. In a directory, the locks of this machine are enough, and
     /// a missing program or working directory is an error. With a server, a supervisor also needs a lease, and a consumer

@@ -1,4 +1,4 @@
-//! AgentSlots for agent programs: at most so many live at once in the threads of one folder.
+//! Slots for agent programs: at most so many run at once in the threads of one folder.
 //!
 //! The folder `.agents` next to the threads has a file for each slot, locked by the adapter whose program runs, and
 //! in `waiting` a file for each adapter that waits for one, locked while it waits, and named so that the oldest

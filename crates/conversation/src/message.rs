@@ -23,7 +23,7 @@ words! {
     }
 }
 
-/// A message from somebody other than the agent: an event of the type `message`. All but the content is metadata.
+/// A message from anyone but the agent: an event of the type `message`. All but the content is metadata.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Message {

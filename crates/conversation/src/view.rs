@@ -335,8 +335,8 @@ impl RunView {
         is_new
     }
 
-    /// Notes the result of a call. Returns whether its sub-agent goes on in the background; `None` if it is not the
-    /// first one.
+    /// Notes the result of a call. Returns whether its sub-agent continues in the background; `None` if it is not
+    /// the first one.
     fn result(&mut self, id: &str, result: &ToolResult) -> Option<bool> {
         let call = self.calls.get_mut(id).filter(|call| !call.has_result)?;
         call.has_result = true;

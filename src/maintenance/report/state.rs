@@ -25,7 +25,7 @@ pub enum Namespace {
     Other,
 }
 
-/// Why nobody ends a wait.
+/// Why nothing ends a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WaitReason {
@@ -81,7 +81,7 @@ impl ConsumerState {
         }]
     }
 
-    /// Why it is stalled, or nobody ends its wait.
+    /// Why it is stalled, or nothing ends its wait.
     pub fn reason(&self) -> Option<&str> {
         match self {
             ConsumerState::Stalled { reason, .. } => reason.as_deref(),

@@ -2,8 +2,8 @@
 //!
 //! A session has one job that reads and one that writes at a time, until that is done, even if the client that asked for
 //! it has left. A job that waits for its turn occupies no thread. A job that finds the database locked fails after
-//! [`BUSY`] and is tried again later, also without a thread. BlockingPool of sessions and other blocking work have their own
-//! threads, so neither waits for the other.
+//! [`BUSY`] and is tried again later, also without a thread. Work on sessions and other blocking work have their
+//! own threads, so neither waits for the other.
 
 use std::hash::Hash;
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// BlockingPool on sessions, or on what else has ids of this type.
+/// The pool for sessions, or for anything else with ids of this type.
 pub struct BlockingPool<I = SessionId>(Turns<(I, Kind)>);
 
 impl Default for BlockingPool {

@@ -80,7 +80,7 @@ impl Fixture {
         std::fs::remove_dir_all(self.dir.path().join(self.session.to_string())).unwrap();
     }
 
-    /// Subscribes an agent that nobody starts, or moves its cursor.
+    /// Subscribes an agent that is never started, or moves its cursor.
     pub fn subscribe(&mut self, filter: Option<&str>, from: Option<i64>) {
         let new = NewSubscription {
             consumer: consumer(),

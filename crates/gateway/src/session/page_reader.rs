@@ -1,4 +1,4 @@
-//! Reading pages of events of a session that somebody reads, within the budget.
+//! Reading pages of events of a session that has readers, within the budget.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! The methods of the protocol: how each is carried out, and its response.
 //!
-//! [`all_methods`] has the table of them. Each has a [`Handler`], in a module beside this one.
+//! [`all_methods`] has the table of them. Each has a [`Handler`], in a module next to this one.
 
 use thread_protocol::method::{self, Method};
 use thread_protocol::{Call, CallError, all_methods, code, response};

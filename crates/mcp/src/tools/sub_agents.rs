@@ -95,7 +95,7 @@ pub async fn run(scope: &Arc<Scope>, args: RunArgs, cancelled: &CancellationToke
 }
 
 /// The call by which the agent itself asks for this, as it has told its adapter: one that is open, and has no sub-agent
-/// yet. `None` if somebody else asks, or the agent does not tell of its calls.
+/// yet. `None` if the caller is another program, or the agent does not report its calls.
 fn call_of(parent: &mut Queue, run: &OpenRun, task: &str) -> Result<Option<String>> {
     let filter = Filter::new("source = 'self' AND subtype = 'toolcall'", FilterScope::Reading)
         .map_err(thread::Error::from)?;

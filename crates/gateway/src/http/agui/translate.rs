@@ -22,7 +22,7 @@ use crate::session::event::SessionEvent;
 /// What a stream shows of the run of a message, or of one that the agent has begun itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Start {
-    /// The message, or the event with which a client goes on with its run.
+    /// The message, or the event with which a client continues its run.
     pub event: i64,
     /// Of a run that the agent has begun itself, the event that began it.
     pub message: i64,

@@ -238,7 +238,7 @@ impl Writer {
         self.about_sub_agent(finished);
     }
 
-    /// It goes on when the client goes on with the run.
+    /// It continues when the client continues the run.
     pub fn sub_agent_suspended(&mut self, id: &str) {
         let outcome = json!({ "type": "suspended" });
         self.about_sub_agent(json!({ "type": "SUBAGENT_FINISHED", "subagentRunId": id, "outcome": outcome }));
