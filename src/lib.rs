@@ -16,8 +16,8 @@
 //!
 //! # Read
 //!
-//! [`Queue::read`] returns a page of [`Event`]s [`After`] an id, all of them or those that a [`Filter`] matches: an SQL
-//! condition on the columns of an event. A reader keeps the last id itself. [`Queue::wait`] returns when there is a
+//! [`Queue::read`] returns the [`Event`]s [`After`] an id, all of them or those that a [`Filter`] matches: an SQL
+//! condition on the columns of an event. [`Queue::read_page`] passes on a page of them at a time. A reader keeps the last id itself. [`Queue::wait`] returns when there is a
 //! newer event, and a [`Watcher`] does the same for event loops.
 //!
 //! # Consume

@@ -131,8 +131,9 @@ pub struct DiskUsage {
 
 impl DiskUsage {
     pub fn of(files: &Files) -> DiskUsage {
-        let here = files.location().backend().has_database_file;
-        let own = [files.size(DB), files.size(WAL), jsonl::size(files)].map(|size| here.then_some(size));
+        let backend = files.location().backend();
+        let size = |name: &str| backend.has_database_file.then(|| files.size(name));
+        let own = [size(DB), size(WAL), backend.has_jsonl.then(|| jsonl::size(files))];
         let logs_bytes = size_of_files(files, "logs") + size_of_files(files, "logs/handlers");
         let [database_bytes, wal_bytes, log_bytes] = own;
         let disk_bytes = own.into_iter().flatten().sum::<u64>() + logs_bytes;

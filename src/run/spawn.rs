@@ -169,7 +169,7 @@ pub fn without_fork(command: &Command, lock: &Lock, given: Given<'_>) -> io::Res
     };
     let (args, variables) = (pointers(&args), pointers(&variables));
     let lock = lock.file().as_raw_fd();
-    // A library may have opened this differently.
+    // A library may have opened descriptors without close-on-exec.
     close_fds::set_fds_cloexec(3, &[]);
     let done = |code: libc::c_int| if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code)) };
     // SAFETY: the pointers are to texts that live until the end of this function, in arrays that end with null; what

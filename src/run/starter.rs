@@ -1,8 +1,9 @@
 //! Starting what is due in many threads, as a part of another program, such as a server. A
 //! [worker](super::worker::follow) is built on it.
 //!
-//! It starts the same supervisors as a push, under the same locks, so any number of processes may do this. It leaves
-//! long backlogs to a background process and retries a locked database later, so that no thread delays another.
+//! It starts the same supervisors as a push, under the same locks, so any number of processes may do this. Unless its
+//! runs are limited, it leaves long backlogs to a background process; and it retries a locked database later, so that no
+//! thread delays another.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
@@ -125,8 +126,8 @@ impl<'a> Starter<'a> {
         Ok(starter)
     }
 
-    /// Starts what is due as long as the process lives. Looks at a thread at most every two seconds, and not at all
-    /// while nothing changes there.
+    /// Starts what is due as long as the process lives. Checks its threads every two seconds, and looks at one
+    /// only if it has changed or its last look failed.
     pub fn run(mut self) -> ! {
         let mut checks = 0_u32;
         loop {

@@ -258,7 +258,7 @@ impl Supervisor<'_> {
     }
 
     /// Checks, now that the lock is free, whether more is due; if so, takes the lock again. `None` if nothing
-    /// is due or another process holds the lock.
+    /// is due, another process holds the lock, or this machine leaves the consumer to others.
     fn look_again(&self) -> Result<Option<Lock>> {
         if !self.files.still_there() || self.shutdown.requests() > 0 {
             return Ok(None);

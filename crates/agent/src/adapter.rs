@@ -71,7 +71,7 @@ pub struct Options {
     /// How many bytes an attempt may store in all its events together, not counting the answer itself.
     pub max_output: u64,
     pub permit: Permit,
-    /// How many programs may run at once in the threads of this folder; 0: any number.
+    /// How many programs may run at once in all threads of the same folder; 0: any number.
     pub max_agents: u32,
 }
 

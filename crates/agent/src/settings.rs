@@ -33,8 +33,8 @@ pub struct Settings {
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "50")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..), requires = "program")]
     pub transcript: Option<u32>,
-    /// Give the program the tools of `thread mcp`: this conversation's thread, all sessions in its folder, running
-    /// processes, sub-agents (acp)
+    /// Give the program the tools of `thread mcp`: this conversation's thread, all sessions in the same root,
+    /// running processes, sub-agents (acp)
     #[arg(long, requires = "program")]
     pub mcp: bool,
     /// A file of NAME=value lines for the program's environment (API keys), read at each start

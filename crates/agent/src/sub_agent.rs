@@ -356,13 +356,14 @@ pub fn threads_in(dir: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).filter(|path| path.join("events.db").exists()).collect()
 }
 
-/// Whether a sub-agent of the thread at `parent` is at work for this call. Its result is then up to the sub-agent: what the
-/// program says of the call may be only that it was begun.
-pub fn is_at_work_for(parent: &Path, call_id: &str) -> bool {
+/// Whether a sub-agent of the thread at `parent` is at work for this call of an attempt. Its result is then up to the
+/// sub-agent: the program's own may only report that it was begun. One whose thread cannot be read counts as at work.
+pub fn is_at_work_for(parent: &Path, run: &Run, call_id: &str) -> bool {
+    let is_its = |sub: &Sub| sub.call_id == call_id && sub.run_id == run.run_id && sub.attempt == run.attempt;
     threads_in(parent).iter().any(|dir| {
         let Ok(mut queue) = Queue::open(dir) else { return false };
-        let sub = Sub::of(&mut queue).ok().filter(|sub| sub.call_id == call_id);
-        sub.is_some_and(|sub| matches!(sub.ending(&mut queue), Ok(None)))
+        let sub = Sub::of(&mut queue).ok().filter(is_its);
+        sub.is_some_and(|sub| !matches!(sub.ending(&mut queue), Ok(Some(_))))
     })
 }
 

@@ -5,8 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use etcetera::BaseStrategy;
-use etcetera::base_strategy::Xdg;
+use thread_protocol::base_directory;
 use thread_protocol::client::Address;
 use uuid::Uuid;
 
@@ -30,8 +29,10 @@ pub struct Config {
 }
 
 pub fn load(options: &Options) -> Result<Config> {
-    let dirs = Xdg::new().ok();
-    let root = options.root.clone().or_else(|| Some(dirs.as_ref()?.data_dir().join("thread/sessions")));
+    let root = options
+        .root
+        .clone()
+        .or_else(|| Some(base_directory("XDG_DATA_HOME", ".local/share")?.join("thread/sessions")));
     let text = match &options.url {
         Some(url) => url.clone(),
         None => read(root.as_deref(), ADDRESS)?.ok_or_else(no_gateway)?,
@@ -48,7 +49,7 @@ pub fn load(options: &Options) -> Result<Config> {
         None if options.url.is_none() || address.is_loopback() => read(root.as_deref(), TOKEN)?,
         token => token,
     };
-    let state = dirs.and_then(|dirs| Some(dirs.state_dir()?.join("thread")));
+    let state = base_directory("XDG_STATE_HOME", ".local/state").map(|dir| dir.join("thread"));
     Ok(Config { address, token, ca: options.ca.clone(), state })
 }
 

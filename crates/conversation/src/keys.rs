@@ -3,8 +3,7 @@
 //! The keys are reserved for the programs ([`thread::model::key`]), but versions up to 0.2 used keys that any
 //! program may use, and a program that writes to the database directly may use any. So an event counts as what its
 //! content is, regardless of its key; and if the key of an event is taken by something else, the event is stored
-//! under another one, its
-//! *spare key*.
+//! under another one, its *spare key*.
 
 use thread::model::key::{IdempotencyKey, InvalidKey};
 use thread::{Error, Event, NewEvent, Queue, Result};

@@ -1,4 +1,4 @@
-//! Messages to the agent: what is said, and what a client hands over with it.
+//! Messages to the agent, and the input that a client passes along with them.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -10,7 +10,7 @@ use crate::with_metadata;
 
 words! {
     /// When a message is processed.
-    #[derive(PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+    #[derive(PartialOrd, Ord, Hash, Default, Serialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Priority {
         /// At once: it interrupts the current run.
@@ -23,7 +23,13 @@ words! {
     }
 }
 
-/// A message from anyone but the agent: an event of the type `message`. All but the content is metadata.
+/// Reads a word; any other value, and an unknown word, is the default.
+fn priority<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Priority, D::Error> {
+    Ok(text(from)?.and_then(|word| Priority::of(&word)).unwrap_or_default())
+}
+
+/// A message from anyone but the agent: an event of the type `message`. All but the content is metadata, and only that
+/// is serialized, without `other`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Message {
@@ -35,7 +41,7 @@ pub struct Message {
     pub run_id: Option<String>,
     #[serde(deserialize_with = "text", skip_serializing_if = "Option::is_none")]
     pub message_id: Option<String>,
-    #[serde(deserialize_with = "crate::lenient::lenient", skip_serializing_if = "is_default")]
+    #[serde(deserialize_with = "priority", skip_serializing_if = "is_default")]
     pub priority: Priority,
     /// Which client of a gateway sent it.
     #[serde(deserialize_with = "text", skip_serializing_if = "Option::is_none")]

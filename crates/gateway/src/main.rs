@@ -34,8 +34,6 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use etcetera::BaseStrategy;
-use etcetera::base_strategy::Xdg;
 use object_store::ObjectStore;
 use thread::failure::Failure;
 use thread::run::scope::Scope;
@@ -318,9 +316,11 @@ async fn sweep_attachments(gateway: Arc<Gateway>) {
 
 /// `$XDG_DATA_HOME/thread/sessions`.
 fn default_root() -> Result<PathBuf, Failure> {
-    Xdg::new().map(|dirs| dirs.data_dir().join("thread/sessions")).map_err(|_| {
-        Failure::usage("there is no home directory to keep sessions in", "choose one with --root")
-    })
+    thread_protocol::base_directory("XDG_DATA_HOME", ".local/share")
+        .map(|data| data.join("thread/sessions"))
+        .ok_or_else(|| {
+            Failure::usage("there is no home directory to keep sessions in", "choose one with --root")
+        })
 }
 
 /// Raises the limit on open files as far as `wanted` connections need, and returns how many to allow, of

@@ -38,7 +38,7 @@ struct Options {
     /// All sessions in this folder, the --root of `thread serve`
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     root: Option<PathBuf>,
-    /// All sessions in the thread's folder, if it is a session
+    /// All sessions in the same root as the thread, if it is a session
     #[arg(long, conflicts_with = "root")]
     sessions: bool,
     /// Offer the tool `subscribe`, too: it registers shell commands

@@ -68,19 +68,19 @@ pub fn listen(location: &Location) {
 }
 
 fn run(target: &Target, lock: &PathBuf) -> ! {
-    let mut backoff = Backoff::new(2 * TRY_EVERY, LONGEST_PAUSE);
+    let mut backoff = Backoff::new(TRY_EVERY, LONGEST_PAUSE);
     loop {
         let followed = match try_lock(lock) {
             Ok(Some(_lock)) => Some(follow(target)),
             _ => None,
         };
+        if followed != Some(Err(false)) {
+            backoff.reset();
+        }
         std::thread::sleep(match followed {
             Some(Ok(())) => WITHOUT,
             Some(Err(false)) => backoff.pause(),
-            Some(Err(true)) | None => {
-                backoff.reset();
-                TRY_EVERY
-            }
+            Some(Err(true)) | None => TRY_EVERY,
         });
     }
 }

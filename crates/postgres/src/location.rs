@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use etcetera::BaseStrategy;
-use etcetera::base_strategy::Xdg;
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use sha1::{Digest, Sha1};
 use thread::error::Code;
@@ -99,7 +97,10 @@ impl Target {
         let whole = [&*hosts, &*ports, dbname, &*self.schema, thread].join("\0");
         let digest = Sha1::digest(whole.as_bytes());
         let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        let state = Xdg::new().ok().and_then(|dirs| dirs.state_dir()).ok_or_else(|| {
+        let variable =
+            |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let state = variable("XDG_STATE_HOME").or_else(|| Some(variable("HOME")?.join(".local/state")));
+        let state = state.ok_or_else(|| {
             problem(
                 Code::Failed,
                 "there is no folder for what belongs to this machine",

@@ -20,6 +20,7 @@ pub mod incoming;
 pub mod method;
 pub mod request;
 pub mod response;
+mod xdg;
 
 #[cfg(test)]
 mod schema;
@@ -29,6 +30,7 @@ pub use event::{Event, Frame};
 pub use incoming::{Incoming, Refusal, Unreadable};
 pub use method::{Call, CallError, METHODS, Method};
 pub use request::{Malformed, Request};
+pub use xdg::base_directory;
 
 /// The version that clients name in `connect`.
 pub const VERSION: &str = "1";

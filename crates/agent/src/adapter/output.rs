@@ -209,7 +209,8 @@ impl Adapter {
                 attempt.client_calls.remove(&result.call_id);
                 let run = attempt.run.clone();
                 let is_sub_agents = result.name.contains(sub_agent::TOOL)
-                    && sub_agent::is_at_work_for(self.queue.path(), &result.call_id);
+                    && !self.has_earlier_result(&run, &result.call_id)
+                    && sub_agent::is_at_work_for(self.queue.path(), &run, &result.call_id);
                 if !is_sub_agents {
                     self.result(&run, &result);
                 }
@@ -218,6 +219,13 @@ impl Adapter {
             Output::Asks(asked) => self.permission_asked(asked),
             Output::Done(done) => self.done(done),
         }
+    }
+
+    /// Whether a result from before this attempt has the key of the call's result: a sub-agent cannot store its own then.
+    fn has_earlier_result(&mut self, run: &Run, call_id: &str) -> bool {
+        let begun = self.runs.get(run.reply_to).map_or(0, |open| open.last_begun);
+        let Ok(key) = result_key(call_id) else { return true };
+        matches!(result_of(&mut self.queue, &key, call_id), Ok(Some(id)) if id <= begun)
     }
 
     /// Notes that the program printed something while no answer was due.
@@ -309,7 +317,8 @@ impl Adapter {
         }
     }
 
-    /// Gives calls of the client's tools an error if they get no answer: they timed out, or the user continued.
+    /// Gives calls of the client's tools an error if they get no answer: they timed out, or the user sent
+    /// another message.
     pub(super) fn give_up_client_calls(&mut self) {
         let Some(attempt) = &self.attempt else { return };
         let newest = self.runs.iter().filter(|run| run.priority != Priority::Later).map(OpenRun::id).max();

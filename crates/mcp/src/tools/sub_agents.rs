@@ -50,6 +50,9 @@ pub async fn run(scope: &Arc<Scope>, args: RunArgs, cancelled: &CancellationToke
         };
         // Without it, one is made.
         scope.until(path.clone(), Instant::now() + STORED, cancelled, look).await?;
+        if cancelled.is_cancelled() {
+            return Err(Problem::new("the request was cancelled", "call it again if it is still needed"));
+        }
     }
     let sub =
         scope.blocking(Turn::Write(path.clone()), move |scope| start(scope, &mut open(&path)?, args)).await?;
@@ -100,18 +103,24 @@ fn call_of(parent: &mut Queue, run: &OpenRun, task: &str) -> Result<Option<Strin
     let filter = Filter::new("source = 'self' AND subtype = 'toolcall'", FilterScope::Reading)
         .map_err(thread::Error::from)?;
     let calls = parent.read(After(run.last_begun), filter.as_ref())?;
-    let asks = |call: &ToolCall| {
-        let arguments = &call.arguments;
-        let is_told = !arguments.is_null() && *arguments != json!({});
+    // A call may be corrected: the newest record of each counts.
+    let mut newest: Vec<ToolCall> = Vec::new();
+    for event in &calls {
+        let Entry::ToolCall(call) = Entry::of(event) else { continue };
+        match newest.iter_mut().find(|known| known.call_id == call.call_id) {
+            Some(known) => *known = call,
+            None => newest.push(call),
+        }
+    }
+    let has_arguments = |call: &ToolCall| !call.arguments.is_null() && call.arguments != json!({});
+    newest.retain(|call| {
         call.name.contains(TOOL)
             && run.open_calls.contains_key(&call.call_id)
-            && (!is_told || has(arguments, task))
-    };
-    let calls = calls.iter().filter_map(|event| match Entry::of(event) {
-        Entry::ToolCall(call) if asks(&call) => Some(call.call_id),
-        _ => None,
+            && (!has_arguments(call) || has(&call.arguments, task))
     });
-    let calls: Vec<String> = calls.collect();
+    // One that names the task comes before one that names none.
+    newest.sort_by_key(|call| !has_arguments(call));
+    let calls: Vec<String> = newest.into_iter().map(|call| call.call_id).collect();
     if calls.is_empty() {
         return Ok(None);
     }
