@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Display;
 
-/// The code of an error that this version does not know.
+/// The code for a frame of the gateway that this version cannot read.
 pub const UNREADABLE: &str = "unreadable";
 
 pub type Result<T> = std::result::Result<T, Failure>;

@@ -40,10 +40,12 @@ fn a_message_reads_back_as_written() {
 fn a_message_without_metadata_begins_a_run_of_its_own_and_comes_next() {
     let (run_id, entry) = read(&Message::text("hi").event("external:web:a:dm:b:c").unwrap());
     assert_eq!((run_id.as_deref(), entry), (Some("run_7"), Entry::Message(Message::text("hi"))));
-    let odd = NewEvent::message("x", "hi").unwrap().with_metadata(r#"{"priority":"soon","run_id":5}"#);
-    let (run_id, entry) = read(&odd.unwrap());
-    assert_eq!(run_id.as_deref(), Some("run_7"));
-    assert!(matches!(entry, Entry::Message(Message { priority: Priority::Next, .. })));
+    for odd in [r#"{"priority":"soon","run_id":5}"#, r#"{"priority":{"now":null},"run_id":[]}"#] {
+        let odd = NewEvent::message("x", "hi").unwrap().with_metadata(odd);
+        let (run_id, entry) = read(&odd.unwrap());
+        assert_eq!(run_id.as_deref(), Some("run_7"));
+        assert!(matches!(entry, Entry::Message(Message { priority: Priority::Next, .. })));
+    }
 }
 
 #[test]

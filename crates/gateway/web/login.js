@@ -33,8 +33,9 @@ export async function login(token) {
  * one that follows a link from elsewhere. */
 export async function learnAgent() {
   const { dataset } = document.documentElement;
-  if ("agent" in dataset) return;
-  const page = await fetch("./").then((answer) => answer.text()).catch(() => "");
+  // Where there is nobody to talk to, the page says what it opens.
+  if ("agent" in dataset || "opens" in dataset) return;
+  const page = await fetch("./", { signal: AbortSignal.timeout(3000) }).then((answer) => answer.text()).catch(() => "");
   const name = /<html[^>]* data-agent="([^"]*)"/.exec(page)?.[1];
   if (name !== undefined) dataset.agent = name;
 }

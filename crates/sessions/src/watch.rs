@@ -2,7 +2,7 @@
 //!
 //! A push touches `run/_commit` of its thread once its event can be read. One inotify instance covers all
 //! followed sessions, since a user may have few instances and many watches. A commit by another program does
-//! not touch the file; it shows in the WAL, which is polled once a second.
+//! not touch the file; it shows in the stamp of the database, which is polled once a second.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -118,7 +118,7 @@ async fn pass_on(watcher: Arc<ChangeWatcher>, notices: AsyncFd<OwnedFd>) {
     }
 }
 
-/// Notifies followers whose WAL has changed, once a second, until [`ChangeWatcher`] is dropped.
+/// Notifies followers whose thread has changed, once a second, until [`ChangeWatcher`] is dropped.
 async fn poll(watcher: Weak<ChangeWatcher>) {
     loop {
         tokio::time::sleep(thread::LOOK_EVERY).await;

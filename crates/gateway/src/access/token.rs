@@ -68,7 +68,7 @@ impl Token {
     }
 
     /// The token as it is now; `None` if there is none, or its file cannot be used. If the whole root has vanished,
-    /// for instance because it is not mounted, the token is unknown.
+    /// for instance because it is not mounted, the last token stays valid.
     pub fn text(&self) -> Option<Arc<str>> {
         let now = stamp(&self.path);
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);

@@ -136,7 +136,7 @@ impl File {
             (header::REFERRER_POLICY, "no-referrer"),
             (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
             (header::CACHE_CONTROL, "no-cache"),
-            (header::VARY, "Accept-Encoding"),
+            (header::VARY, "Accept-Encoding, Authorization, Cookie"),
             (header::ETAG, &packed.tag),
         ];
         let asks = |name| request.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();

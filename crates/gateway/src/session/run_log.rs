@@ -1,6 +1,6 @@
 //! Log lines about runs: when they begin and end, whatever started them.
 //!
-//! They come from the sessions that the worker has checked, from the gateway's start on. A run is named by the
+//! They come from the sessions that the starter has checked, from the gateway's start on. A run is named by the
 //! `seq` of its message, because run ids are chosen by clients.
 
 use std::collections::HashMap;
@@ -45,7 +45,7 @@ impl RunLog {
         RunLog { since: SystemTime::now(), sessions: HashMap::new() }
     }
 
-    /// Logs what is new in a session. `started` is how many consumers the worker has started there. Anything that
+    /// Logs what is new in a session. `started` is how many consumers the starter has started there. Anything that
     /// cannot be read now is read after the next change.
     pub fn note(&mut self, queue: &mut Queue, started: usize) {
         let Some(session) = queue.path().file_name().and_then(SessionId::parse_name) else { return };

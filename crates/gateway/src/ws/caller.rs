@@ -1,6 +1,7 @@
 //! A request's view of its connection, and what it asks of it.
 //!
-//! A request is carried out with a copy of its connection's state and changes nothing there itself, so events can
+//! A request is carried out with a copy of its connection's state and, except for
+//! the last list, changes nothing there itself, so events can
 //! be written at the same time.
 
 use std::sync::{Arc, Mutex};

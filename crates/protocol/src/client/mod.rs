@@ -254,7 +254,7 @@ fn longer(wait: Duration) -> Duration {
     (wait * 2).min(LONGEST_WAIT)
 }
 
-/// Frames received and not returned yet, and the position in which session.
+/// Frames received and not returned yet, and the position reached in the session.
 #[derive(Default)]
 struct Inbox {
     session: Option<String>,

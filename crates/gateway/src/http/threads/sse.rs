@@ -48,7 +48,7 @@ fn failed(why: &str, code: &str) -> Event {
     named(Event::default(), "failed", json!({ "error": why, "code": code }).to_string().as_bytes())
 }
 
-/// Somebody who watches.
+/// A watcher of the list or of a thread.
 struct Watching {
     gateway: Arc<Gateway>,
     seen: watch::Receiver<Seen>,
