@@ -222,6 +222,10 @@ fn a_supervisor_that_dies_disturbs_no_run_and_the_next_push_goes_on() {
         assert_eq!(talk.answer(meanwhile), "meanwhile\n", "round {round}");
         // No supervisor is left, so the end of the handler's run is not recorded.
         until("the adapter stays", &talk, || talk.everything().is_empty());
+        // A process that is ending is not found any more, but closes its files a moment later.
+        let lock = std::fs::File::open(talk.dir().join("run/agent.lock")).unwrap();
+        until("its lock is held", &talk, || lock.try_lock().is_ok());
+        drop(lock);
         let after = talk.say("after");
         assert_eq!(talk.answer(after), "after\n", "round {round}");
         assert_eq!([long, meanwhile, after].map(|id| attempts(&talk, id)), [1; 3], "round {round}");
