@@ -52,19 +52,21 @@ pub mod settings;
 mod store;
 mod tls;
 
-use std::path::PathBuf;
-use std::time::Duration;
-
 use thread::Result;
 use thread::model::location::Location;
 use thread::queue::locations::Scheme;
-use thread::store::Store;
 
 use crate::location::Target;
-use crate::store::Postgres;
 
 /// What makes threads in PostgreSQL known to a program: see [`locations::add`](thread::queue::locations::add).
-pub const SCHEME: Scheme = Scheme { name: "postgres", base, open, init, threads, listen: listen::listen };
+pub const SCHEME: Scheme = Scheme {
+    name: "postgres",
+    base: |location| Target::of(location)?.base(),
+    open: store::open,
+    init: store::create,
+    threads: store::threads,
+    listen: listen::listen,
+};
 
 /// The channel on which commits to the threads of a schema are announced.
 ///
@@ -73,22 +75,4 @@ pub const SCHEME: Scheme = Scheme { name: "postgres", base, open, init, threads,
 /// It is no such location.
 pub fn channel(location: &Location) -> Result<String> {
     Ok(listen::channel(&Target::of(location)?))
-}
-
-fn base(location: &Location) -> Result<PathBuf> {
-    Target::of(location)?.base()
-}
-
-fn open(location: &Location, busy_limit: Duration) -> Result<Box<dyn Store>> {
-    Ok(Box::new(Postgres::open(location, busy_limit)?))
-}
-
-fn init(location: &Location) -> Result<()> {
-    Postgres::create(location)
-}
-
-fn threads(location: &Location) -> Option<Result<Vec<Location>>> {
-    // An invalid location is reported when it is used.
-    let target = Target::of_any(location).ok().filter(|target| target.thread.is_empty())?;
-    Some(Postgres::threads(&target))
 }

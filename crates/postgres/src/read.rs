@@ -56,16 +56,12 @@ fn page_of(columns: &str, size: &str) -> String {
 
 /// Where reading has got to.
 pub struct Page {
-    after: i64,
-    upto: i64,
-    limit: usize,
+    pub after: i64,
+    pub upto: i64,
+    pub limit: usize,
 }
 
 impl Page {
-    pub fn new(after: i64, upto: i64, limit: usize) -> Page {
-        Page { after, upto, limit }
-    }
-
     /// The next rows, without their texts longer than `cap` bytes; `None` after the last one.
     pub fn next(&mut self, session: &mut Session<'_>, cap: u64) -> Result<Option<Vec<Row>>> {
         if self.limit == 0 || self.after >= self.upto {
@@ -127,7 +123,7 @@ pub struct Scanner<'f> {
     filter: &'f Filter,
     range: ScanRange,
     pub scan: Scan,
-    is_done: bool,
+    pub is_done: bool,
     /// What is fetched of each event.
     sql: String,
 }
@@ -156,10 +152,6 @@ impl Scanner<'_> {
         let is_done = range.most == 0 || range.after >= range.upto;
         let scan = Scan { upto: range.after, ..Scan::default() };
         Scanner { filter, range, scan, is_done, sql: page_of(&columns, size) }
-    }
-
-    pub fn is_done(&self) -> bool {
-        self.is_done
     }
 
     /// The next events to evaluate the filter on.

@@ -20,48 +20,50 @@ use crate::link::{Link, Locks, int, text};
 use crate::location::Target;
 use crate::{append, consumers, dead_letters, error, lease, listen, migrate, prune, read};
 
-/// An open thread.
-pub struct Postgres(Link);
+/// Opens a thread.
+pub fn open(location: &Location, busy_limit: Duration) -> Result<Box<dyn Store>> {
+    let target = Target::of(location)?;
+    let mut connection = Connection::take(&target.settings)?;
+    let open = |connection: &mut Connection| {
+        migrate::open(&mut connection.client, location, &target.schema, &target.thread)
+    };
+    let thread = match open(&mut connection) {
+        // It was idle, and has been lost.
+        Err(Error::Database(e)) if e.kind == Kind::Unreachable => {
+            connection = Connection::open(&target.settings)?;
+            open(&mut connection)?
+        }
+        opened => opened?,
+    };
+    let prefix = migrate::prefix(&target.schema);
+    Ok(Box::new(Link::new(target, connection, prefix, thread, busy_limit)))
+}
 
-impl Postgres {
-    pub fn open(location: &Location, busy_limit: Duration) -> Result<Postgres> {
-        let target = Target::of(location)?;
-        let mut connection = Connection::take(&target.settings)?;
-        let open = |connection: &mut Connection| {
-            migrate::open(&mut connection.client, location, &target.schema, &target.thread)
-        };
-        let thread = match open(&mut connection) {
-            // It was idle, and has been lost.
-            Err(Error::Database(e)) if e.kind == Kind::Unreachable => {
-                connection = Connection::open(&target.settings)?;
-                open(&mut connection)?
-            }
-            opened => opened?,
-        };
-        let prefix = migrate::prefix(&target.schema);
-        Ok(Postgres(Link::new(target, connection, prefix, thread, busy_limit)))
-    }
+/// Makes a thread, and the schema if it is missing.
+pub fn create(location: &Location) -> Result<()> {
+    let target = Target::of(location)?;
+    let mut connection = Connection::take(&target.settings)?;
+    migrate::create(&mut connection.client, location, &target.schema, &target.thread)?;
+    connection.keep(&target.settings);
+    Ok(())
+}
 
-    pub fn create(location: &Location) -> Result<()> {
-        let target = Target::of(location)?;
-        let mut connection = Connection::take(&target.settings)?;
-        migrate::create(&mut connection.client, location, &target.schema, &target.thread)?;
-        connection.keep(&target.settings);
-        Ok(())
-    }
-
-    /// All threads of the schema of `target`.
-    pub fn threads(target: &Target) -> Result<Vec<Location>> {
+/// All threads of the schema in `location`; `None` if that names one of them.
+pub fn threads(location: &Location) -> Option<Result<Vec<Location>>> {
+    // An invalid location is reported when it is used.
+    let target = Target::of_any(location).ok().filter(|target| target.thread.is_empty())?;
+    let list = || -> Result<Vec<Location>> {
         let mut connection = Connection::take(&target.settings)?;
         let names = migrate::threads(&mut connection.client, &target.schema)?;
         connection.keep(&target.settings);
         Ok(names.iter().map(|name| target.sibling(name)).collect())
-    }
+    };
+    Some(list())
 }
 
-impl Store for Postgres {
+impl Store for Link {
     fn append(&mut self, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<()>) -> Result<Appended> {
-        append::append(&mut self.0, feed)
+        append::append(self, feed)
     }
 
     fn read_capped(
@@ -72,8 +74,8 @@ impl Store for Postgres {
         cap: u64,
         take: &mut dyn FnMut(CappedRow<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        let mut page = read::Page::new(after, upto, limit);
-        while let Some(rows) = self.0.reading("reading events", |session| page.next(session, cap))? {
+        let mut page = read::Page { after, upto, limit };
+        while let Some(rows) = self.reading("reading events", |session| page.next(session, cap))? {
             for row in &rows {
                 if take(read::event_of(row)).is_break() {
                     return Ok(());
@@ -84,40 +86,40 @@ impl Store for Postgres {
     }
 
     fn read_content(&mut self, id: i64, offset: u64, most: usize) -> Result<Option<Vec<u8>>> {
-        self.0.reading("reading an event's content", |session| read::content(session, id, offset, most))
+        self.reading("reading an event's content", |session| read::content(session, id, offset, most))
     }
 
     fn scan(&mut self, filter: &Filter, range: ScanRange) -> Result<Scan> {
         let mut scanner = read::Scanner::new(filter, range);
-        while !scanner.is_done() {
-            let rows = self.0.reading("evaluating a filter", |session| scanner.page(session))?;
+        while !scanner.is_done {
+            let rows = self.reading("evaluating a filter", |session| scanner.page(session))?;
             scanner.take(&rows);
         }
         Ok(scanner.scan)
     }
 
     fn newest(&mut self) -> Result<i64> {
-        self.0.reading("looking for the newest event", |session| session.newest())
+        self.reading("looking for the newest event", |session| session.newest())
     }
 
     fn first_after(&mut self, id: i64) -> Result<Option<i64>> {
         let sql = "SELECT id FROM @events WHERE thread = $1 AND id > $2 ORDER BY id LIMIT 1";
-        self.0.reading("looking for the next event", |s| s.number(sql, &[int(&id)]))
+        self.reading("looking for the next event", |s| s.number(sql, &[int(&id)]))
     }
 
     fn last_upto(&mut self, id: i64) -> Result<Option<i64>> {
         let sql = "SELECT id FROM @events WHERE thread = $1 AND id <= $2 ORDER BY id DESC LIMIT 1";
-        self.0.reading("looking for the last events", |s| s.number(sql, &[int(&id)]))
+        self.reading("looking for the last events", |s| s.number(sql, &[int(&id)]))
     }
 
     fn first_since(&mut self, time: &str) -> Result<Option<i64>> {
         let sql = "SELECT id FROM @events WHERE thread = $1 AND created_at >= $2 ORDER BY id LIMIT 1";
-        self.0.reading("looking for a time", |s| s.number(sql, &[text(&time)]))
+        self.reading("looking for a time", |s| s.number(sql, &[text(&time)]))
     }
 
     fn stored_at(&mut self, id: i64) -> Result<Option<String>> {
         let sql = "SELECT created_at FROM @events WHERE thread = $1 AND id = $2";
-        let row = self.0.reading("reading an event's time", |s| s.row(sql, &[int(&id)]))?;
+        let row = self.reading("reading an event's time", |s| s.row(sql, &[int(&id)]))?;
         Ok(row.map(|row| row.get(0)))
     }
 
@@ -126,39 +128,39 @@ impl Store for Postgres {
             return Ok(None);
         }
         let sql = "SELECT id FROM @events WHERE thread = $1 AND idempotency_key = $2";
-        self.0.reading("looking for an idempotency key", |s| s.number(sql, &[text(&key)]))
+        self.reading("looking for an idempotency key", |s| s.number(sql, &[text(&key)]))
     }
 
     fn count(&mut self, after: i64, upto: i64) -> Result<u64> {
         let sql = "SELECT count(*) FROM @events WHERE thread = $1 AND id > $2 AND id <= $3";
-        let count = self.0.reading("counting the events", |s| s.number(sql, &[int(&after), int(&upto)]))?;
+        let count = self.reading("counting the events", |s| s.number(sql, &[int(&after), int(&upto)]))?;
         Ok(count.unwrap_or(0).unsigned_abs())
     }
 
     fn subscriptions(&mut self) -> Result<Vec<Subscription>> {
-        self.0.reading("reading the subscriptions", |session| consumers::list(session, None))
+        self.reading("reading the subscriptions", |session| consumers::list(session, None))
     }
 
     fn subscription(&mut self, consumer: &ConsumerId) -> Result<Option<Subscription>> {
-        self.0.reading("reading the subscriptions", |session| consumers::one(session, consumer))
+        self.reading("reading the subscriptions", |session| consumers::one(session, consumer))
     }
 
     fn subscribe(&mut self, new: &NewSubscription) -> Result<Option<Moved>> {
         let locks = Locks::Consumer(&new.consumer);
-        self.0.transact("subscribing", locks, true, |session| consumers::subscribe(session, new))
+        self.transact("subscribing", locks, true, |session| consumers::subscribe(session, new))
     }
 
     fn unsubscribe(&mut self, consumer: &ConsumerId) -> Result<Subscription> {
         let locks = Locks::Consumer(consumer);
-        self.0.transact("unsubscribing", locks, true, |session| consumers::unsubscribe(session, consumer))
+        self.transact("unsubscribing", locks, true, |session| consumers::unsubscribe(session, consumer))
     }
 
     fn move_cursor(&mut self, consumer: &ConsumerId, id: i64, how: Move) -> Result<Moved> {
         let doing = "recording the cursor";
         // Check first, so that a poll that moves nothing waits for no lock.
-        match self.0.reading(doing, |session| consumers::plan_move(session, consumer, id, how))? {
+        match self.reading(doing, |session| consumers::plan_move(session, consumer, id, how))? {
             (moved, None) => Ok(moved),
-            _ => self.0.transact(doing, Locks::Consumer(consumer), true, |session| {
+            _ => self.transact(doing, Locks::Consumer(consumer), true, |session| {
                 consumers::move_cursor(session, consumer, id, how)
             }),
         }
@@ -166,18 +168,18 @@ impl Store for Postgres {
 
     fn update_run(&mut self, seen: &Subscription, update: &RunUpdate) -> Result<Option<Subscription>> {
         let locks = Locks::Consumer(&seen.consumer);
-        self.0.transact("recording the state of a consumer", locks, update.durable, |session| {
+        self.transact("recording the state of a consumer", locks, update.durable, |session| {
             consumers::update_run(session, seen, update)
         })
     }
 
     fn runs(&mut self, consumer: &ConsumerId, most: usize) -> Result<Vec<Run>> {
-        self.0.reading("reading the runs", |session| consumers::runs(session, consumer, most))
+        self.reading("reading the runs", |session| consumers::runs(session, consumer, most))
     }
 
     fn remember_scan(&mut self, seen: &Subscription, upto: i64, failures: &[FilterFailure]) -> Result<usize> {
         let doing = "remembering how far a filter was evaluated";
-        let remembered = self.0.transact(doing, Locks::Consumer(&seen.consumer), false, |session| {
+        let remembered = self.transact(doing, Locks::Consumer(&seen.consumer), false, |session| {
             consumers::remember_scan(session, seen, upto, failures)
         });
         match remembered {
@@ -195,20 +197,20 @@ impl Store for Postgres {
         take: &mut dyn FnMut(DeadLetter) -> ControlFlow<()>,
     ) -> Result<()> {
         let all =
-            self.0.reading("reading the dead letters", |session| dead_letters::list(session, consumer))?;
+            self.reading("reading the dead letters", |session| dead_letters::list(session, consumer))?;
         // Where it breaks makes no difference.
         let _ = all.into_iter().try_for_each(take);
         Ok(())
     }
 
     fn retry_dead_letters(&mut self, consumer: &ConsumerId, events: Option<&[i64]>) -> Result<usize> {
-        self.0.transact("changing the dead letters", Locks::Consumer(consumer), true, |session| {
+        self.transact("changing the dead letters", Locks::Consumer(consumer), true, |session| {
             dead_letters::retry(session, consumer, events)
         })
     }
 
     fn discard_dead_letters(&mut self, consumer: &ConsumerId, events: Option<&[i64]>) -> Result<usize> {
-        self.0.transact("changing the dead letters", Locks::Consumer(consumer), true, |session| {
+        self.transact("changing the dead letters", Locks::Consumer(consumer), true, |session| {
             dead_letters::discard(session, consumer, events)
         })
     }
@@ -216,32 +218,32 @@ impl Store for Postgres {
     fn prune(&mut self, range: &PruneRange<'_>) -> Result<PruneStep> {
         let doing = "pruning";
         match range.dry_run {
-            true => self.0.reading(doing, |session| prune::count(session, range)),
-            false => self.0.transact(doing, Locks::Consumers, true, |session| prune::step(session, range)),
+            true => self.reading(doing, |session| prune::count(session, range)),
+            false => self.transact(doing, Locks::Consumers, true, |session| prune::step(session, range)),
         }
     }
 
     fn take_lease(&mut self, consumer: &ConsumerId, length: Duration) -> Result<Leased> {
-        lease::take(&mut self.0, consumer, length)
+        lease::take(self, consumer, length)
     }
 
     fn check_writable(&mut self) -> Result<()> {
         let doing = "starting handlers";
         let sql = "SELECT 1::bigint WHERE current_setting('transaction_read_only') = 'on'";
-        match self.0.reading(doing, |s| s.number(sql, &[]))? {
+        match self.reading(doing, |s| s.number(sql, &[]))? {
             Some(_) => Err(error::database(Kind::ReadOnly, doing, String::new(), error::READ_ONLY)),
             None => Ok(()),
         }
     }
 
     fn announce(&mut self, what: Notice) {
-        let sql = listen::announcement(&self.0.target, what);
-        self.0.try_out(&sql);
+        let sql = listen::announcement(&self.target, what);
+        self.try_out(&sql);
     }
 
     fn changes(&mut self) -> Result<i64> {
         // It changes with every commit on the server.
         let sql = "SELECT hashtextextended(pg_current_snapshot()::text, 0)";
-        Ok(self.0.reading("asking for changes", |s| s.number(sql, &[]))?.unwrap_or(0))
+        Ok(self.reading("asking for changes", |s| s.number(sql, &[]))?.unwrap_or(0))
     }
 }
