@@ -19,8 +19,13 @@ impl<T> Doing<T> for Result<T, postgres::Error> {
 }
 
 /// A failure with advice of its own.
-pub fn problem(code: Code, what: &str, advice: &str) -> Error {
-    Error::Advised { code, what: what.to_owned(), advice: advice.to_owned() }
+pub fn problem(code: Code, what: impl Into<String>, advice: &str) -> Error {
+    Error::Advised { code, what: what.into(), advice: advice.to_owned() }
+}
+
+/// A location, or a setting of its connection, that cannot be used.
+pub fn invalid(what: impl Into<String>, advice: &str) -> Error {
+    problem(Code::LocationInvalid, what, advice)
 }
 
 pub fn failed(error: &postgres::Error, doing: &'static str) -> Error {

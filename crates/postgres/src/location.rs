@@ -9,7 +9,7 @@ use thread::model::location::Location;
 use thread::{Error, Result};
 
 use crate::environment::Environment;
-use crate::error::problem;
+use crate::error::{invalid, problem};
 use crate::settings::Settings;
 
 /// The longest name of a thread, in bytes.
@@ -134,11 +134,7 @@ fn decoded(text: &str) -> Result<String> {
 }
 
 fn unclear(what: &str) -> Error {
-    problem(
-        Code::LocationInvalid,
-        &format!("the location of the thread {what}"),
-        "write it as postgres://user@host/database#thread",
-    )
+    invalid(format!("the location of the thread {what}"), "write it as postgres://user@host/database#thread")
 }
 
 fn unnamed() -> Error {
@@ -146,20 +142,15 @@ fn unnamed() -> Error {
 }
 
 fn unknown(name: &str) -> Error {
-    problem(
-        Code::LocationInvalid,
-        &format!(
-            "the location of the thread has the parameter '{}', which is not known",
-            name.escape_debug()
-        ),
+    invalid(
+        format!("the location of the thread has the parameter '{}', which is not known", name.escape_debug()),
         "see `Many machines` in SPEC.md for those that are",
     )
 }
 
 /// A location is shown by `ps`, in logs and to handlers.
 fn secret() -> Error {
-    problem(
-        Code::LocationInvalid,
+    invalid(
         "the location of the thread contains a password, which every user could read",
         "leave it out, and put it into ~/.pgpass or PGPASSWORD",
     )

@@ -101,7 +101,7 @@ fn find(client: &mut Client, location: &Location, schema: &str, thread: &str) ->
         let (major, minor) = (server / 10_000, server % 10_000);
         return Err(problem(
             Code::DatabaseFailed,
-            &format!("the server is PostgreSQL {major}.{minor}, which is too old"),
+            format!("the server is PostgreSQL {major}.{minor}, which is too old"),
             "use PostgreSQL 15 or later",
         ));
     }
@@ -120,7 +120,7 @@ fn bring_up_to_date(client: &mut Client, schema: &str) -> Result<()> {
     if encoding != "UTF8" {
         return Err(problem(
             Code::DatabaseFailed,
-            &format!("the database has the encoding {encoding}"),
+            format!("the database has the encoding {encoding}"),
             "create one with `createdb --encoding UTF8 --template template0`",
         ));
     }

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use thread::Result;
-use thread::error::Code;
 
 use crate::environment::Environment;
-use crate::error::problem;
+use crate::error::invalid;
 
 /// The file for all users, unless `PGSYSCONFDIR` is set: where Debian has it.
 const FOR_ALL: &str = "/etc/postgresql-common";
@@ -29,9 +28,8 @@ pub fn read(name: &str, environment: &Environment) -> Result<BTreeMap<String, St
             return Ok(found);
         }
     }
-    Err(problem(
-        Code::LocationInvalid,
-        &format!("there is no service '{}' in a service file", name.escape_debug()),
+    Err(invalid(
+        format!("there is no service '{}' in a service file", name.escape_debug()),
         "write it to ~/.pg_service.conf, or name the host in the location",
     ))
 }

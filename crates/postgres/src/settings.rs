@@ -6,10 +6,9 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use thread::Result;
-use thread::error::Code;
 
 use crate::environment::Environment;
-use crate::error::problem;
+use crate::error::invalid;
 use crate::{passfile, service};
 
 /// How TLS is used, and how far the server's certificate is checked.
@@ -104,9 +103,8 @@ impl Settings {
             None => BTreeMap::new(),
         };
         if let Some(unknown) = service.keys().find(|name| Settings::known(name).is_none()) {
-            return Err(problem(
-                Code::LocationInvalid,
-                &format!("the service file has the setting '{}', which is not known", unknown.escape_debug()),
+            return Err(invalid(
+                format!("the service file has the setting '{}', which is not known", unknown.escape_debug()),
                 "leave it out there",
             ));
         }
@@ -133,8 +131,7 @@ impl Settings {
         let hostaddr = hostaddr.iter().map(|one| one.parse().map_err(|_| not_valid("hostaddr", one)));
         let hostaddr: Vec<IpAddr> = hostaddr.collect::<Result<_>>()?;
         if !hostaddr.is_empty() && hostaddr.len() != host.len() {
-            return Err(problem(
-                Code::LocationInvalid,
+            return Err(invalid(
                 "there are not as many host addresses as hosts",
                 "give one hostaddr for each host",
             ));
@@ -145,11 +142,7 @@ impl Settings {
         }
         port.resize(host.len().max(port.len()), String::new());
         if port.len() != host.len() {
-            return Err(problem(
-                Code::LocationInvalid,
-                "there are more ports than hosts",
-                "give one port, or one for each host",
-            ));
+            return Err(invalid("there are more ports than hosts", "give one port, or one for each host"));
         }
         for one in &mut port {
             if one.is_empty() {
@@ -162,8 +155,7 @@ impl Settings {
         }
         let user = value("user").unwrap_or_else(|| environment.user());
         if user.is_empty() {
-            return Err(problem(
-                Code::LocationInvalid,
+            return Err(invalid(
                 "no user of the database is given",
                 "name one: postgres://user@host/database#thread",
             ));
@@ -193,8 +185,7 @@ impl Settings {
             Some(other) => return Err(not_valid("sslmode", other)),
         };
         if sslrootcert.as_deref() == Some("system") && sslmode != SslMode::VerifyFull {
-            return Err(problem(
-                Code::LocationInvalid,
+            return Err(invalid(
                 "sslrootcert=system needs sslmode=verify-full",
                 "give that, or leave out sslmode",
             ));
@@ -231,11 +222,7 @@ impl Settings {
 }
 
 fn not_valid(name: &str, value: &str) -> thread::Error {
-    problem(
-        Code::LocationInvalid,
-        &format!("'{}' is not a valid {name}", value.escape_debug()),
-        "see libpq's documentation of it",
-    )
+    invalid(format!("'{}' is not a valid {name}", value.escape_debug()), "see libpq's documentation of it")
 }
 
 #[cfg(test)]

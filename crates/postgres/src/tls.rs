@@ -25,14 +25,14 @@ pub fn connector(settings: &Settings) -> Result<MakeRustlsConnect> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
-        .map_err(|e| problem(Code::TlsFailed, &format!("TLS cannot be used: {e}"), "give sslmode=disable"))?;
+        .map_err(|e| tls_failed(format!("TLS cannot be used: {e}"), "give sslmode=disable"))?;
     // As libpq does: if an authority is known, even `prefer` accepts only what it signed.
     let known = match settings.sslmode {
         SslMode::Allow | SslMode::Prefer | SslMode::Require if settings.sslrootcert.is_none() => None,
         _ => {
             let roots = Arc::new(roots(settings)?);
             let verifier = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider)).build();
-            Some(verifier.map_err(|e| problem(Code::TlsFailed, &format!("TLS cannot be used: {e}"), ROOTS))?)
+            Some(verifier.map_err(|e| tls_failed(format!("TLS cannot be used: {e}"), ROOTS))?)
         }
     };
     let verifier = Verifier { known, host: settings.sslmode == SslMode::VerifyFull, provider };
@@ -42,9 +42,8 @@ pub fn connector(settings: &Settings) -> Result<MakeRustlsConnect> {
             let chain = certificates(certificate)?;
             let key = PrivateKeyDer::from_pem_file(key).map_err(|e| unreadable(key, &e))?;
             builder.with_client_auth_cert(chain, key).map_err(|e| {
-                problem(
-                    Code::TlsFailed,
-                    &format!("the certificate of the client cannot be used: {e}"),
+                tls_failed(
+                    format!("the certificate of the client cannot be used: {e}"),
                     "check sslcert and sslkey",
                 )
             })?
@@ -60,8 +59,7 @@ fn roots(settings: &Settings) -> Result<RootCertStore> {
     let mut store = RootCertStore::empty();
     let found = match settings.sslrootcert.as_deref() {
         None => {
-            return Err(problem(
-                Code::TlsFailed,
+            return Err(tls_failed(
                 "no authority is known that could have signed the server's certificate",
                 ROOTS,
             ));
@@ -71,9 +69,7 @@ fn roots(settings: &Settings) -> Result<RootCertStore> {
     };
     store.add_parsable_certificates(found);
     match store.is_empty() {
-        true => {
-            Err(problem(Code::TlsFailed, "there is no certificate of an authority in sslrootcert", ROOTS))
-        }
+        true => Err(tls_failed("there is no certificate of an authority in sslrootcert", ROOTS)),
         false => Ok(store),
     }
 }
@@ -84,11 +80,14 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
 }
 
 fn unreadable(file: &Path, error: &dyn std::fmt::Display) -> Error {
-    problem(
-        Code::TlsFailed,
-        &format!("cannot read {}: {error}", file.display()),
+    tls_failed(
+        format!("cannot read {}: {error}", file.display()),
         "name a PEM file that exists, and may be read",
     )
+}
+
+fn tls_failed(what: impl Into<String>, advice: &str) -> Error {
+    problem(Code::TlsFailed, what, advice)
 }
 
 /// Checks as much of a server's certificate as was asked for.
