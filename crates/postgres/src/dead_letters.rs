@@ -57,48 +57,30 @@ fn change(
 
 /// Applies the change of a dead letter that a finished run caused.
 pub fn update(session: &mut Session<'_>, consumer: &ConsumerId, change: &DeadLetterUpdate) -> Result<()> {
-    let consumer_id = consumer.as_str();
+    // An event that was pruned during its last run makes no dead letter: there is nothing to deliver.
+    let insert = "INSERT INTO @dead_letters (thread, consumer_id, event_id, attempts, last_exit, last_error, parked_at) \
+                  SELECT $1, $2, $3, $4, $5, $6, $7 \
+                  WHERE EXISTS (SELECT 1 FROM @events WHERE thread = $1 AND id = $3) \
+                  ON CONFLICT (thread, consumer_id, event_id) DO UPDATE \
+                    SET attempts = $4, last_exit = $5, last_error = $6, parked_at = $7, retry = false";
+    let fail_again = "UPDATE @dead_letters \
+                      SET attempts = attempts + $4, last_exit = $5, last_error = $6, parked_at = $7, retry = false \
+                      WHERE thread = $1 AND consumer_id = $2 AND event_id = $3";
     let (sql, event_id, attempts, exit, error, at) = match change {
-        // An event that was pruned during its last run makes no dead letter: there is nothing to deliver.
-        DeadLetterUpdate::Insert { event_id, attempts, exit, error, at } => (
-            "INSERT INTO @dead_letters (thread, consumer_id, event_id, attempts, last_exit, last_error, parked_at) \
-             SELECT $1, $2, $3, $4, $5, $6, $7 WHERE EXISTS (SELECT 1 FROM @events WHERE thread = $1 AND id = $3) \
-             ON CONFLICT (thread, consumer_id, event_id) DO UPDATE \
-               SET attempts = $4, last_exit = $5, last_error = $6, parked_at = $7, retry = false",
-            *event_id,
-            i64::from(*attempts),
-            exit,
-            error,
-            at,
-        ),
-        DeadLetterUpdate::FailedAgain { event_id, exit, error, at } => (
-            "UPDATE @dead_letters SET attempts = attempts + $4, last_exit = $5, last_error = $6, parked_at = $7, \
-               retry = false WHERE thread = $1 AND consumer_id = $2 AND event_id = $3",
-            *event_id,
-            1,
-            exit,
-            error,
-            at,
-        ),
+        DeadLetterUpdate::Insert { event_id, attempts, exit, error, at } => {
+            (insert, event_id, i64::from(*attempts), exit, error, at)
+        }
+        DeadLetterUpdate::FailedAgain { event_id, exit, error, at } => {
+            (fail_again, event_id, 1, exit, error, at)
+        }
         DeadLetterUpdate::Remove { event_id } => {
             return discard(session, consumer, Some(&[*event_id])).map(drop);
         }
     };
     let exit = exit.code().map(i64::from);
-    // A text cannot contain U+0000 here, and this one is for people.
-    let error = error.replace('\0', "\u{fffd}");
     let exit: Param<'_> = (&exit, postgres::types::Type::INT8);
-    session
-        .rows(
-            sql,
-            &[
-                text(&consumer_id),
-                int(&event_id),
-                int(&attempts),
-                exit,
-                text(&error),
-                text(&time::format(*at)),
-            ],
-        )
-        .map(drop)
+    // A text cannot contain U+0000 here, and this one is for people.
+    let (consumer, error, at) = (consumer.as_str(), error.replace('\0', "\u{fffd}"), time::format(*at));
+    let params = [text(&consumer), int(event_id), int(&attempts), exit, text(&error), text(&at)];
+    session.rows(sql, &params).map(drop)
 }
