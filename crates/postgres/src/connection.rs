@@ -72,9 +72,9 @@ impl Connection {
             SslMode::Prefer => (Tls::Prefer, Some(Tls::Disable)),
             SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull => (Tls::Require, None),
         };
-        connect(settings, first).or_else(|refused| match then.filter(|_| refused.is_about_tls) {
-            Some(then) => connect(settings, then).map_err(|_| refused.error),
-            None => Err(refused.error),
+        connect(settings, first).or_else(|(refused, is_about_tls)| match then.filter(|_| is_about_tls) {
+            Some(then) => connect(settings, then).map_err(|_| refused),
+            None => Err(refused),
         })
     }
 
@@ -93,20 +93,8 @@ struct Idle {
 /// The newest last.
 static IDLE_ONES: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
 
-/// Why there is no connection.
-struct Refused {
-    error: Error,
-    /// With more or less encryption there might be one.
-    is_about_tls: bool,
-}
-
-impl From<Error> for Refused {
-    fn from(error: Error) -> Refused {
-        Refused { error, is_about_tls: false }
-    }
-}
-
-fn connect(settings: &Settings, tls: Tls) -> Result<Connection, Refused> {
+/// An error comes with whether there might be a connection with more or less encryption.
+fn connect(settings: &Settings, tls: Tls) -> Result<Connection, (Error, bool)> {
     let mut config = Config::new();
     config.user(&settings.user).dbname(&settings.dbname).application_name(&settings.application_name);
     for (host, port) in settings.host.iter().zip(&settings.port) {
@@ -135,7 +123,7 @@ fn connect(settings: &Settings, tls: Tls) -> Result<Connection, Refused> {
     });
     let connected = match tls {
         Tls::Disable => config.connect(postgres::NoTls),
-        _ => config.connect(tls::connector(settings)?),
+        _ => config.connect(tls::connector(settings).map_err(|e| (e, false))?),
     };
     let client = connected.map_err(|e| {
         // The driver reports its own errors only as text.
@@ -157,7 +145,7 @@ fn connect(settings: &Settings, tls: Tls) -> Result<Connection, Refused> {
         };
         // An authorization that the server refuses before it asks for a password.
         let is_refused = e.code().is_some_and(|code| code.code() == "28000");
-        Refused { error, is_about_tls: says("TLS") || is_refused }
+        (error, says("TLS") || is_refused)
     })?;
     Ok(Connection { client, warned })
 }
