@@ -176,7 +176,7 @@ fn consumer(status: &ConsumerStatus, alone: bool) -> String {
     for note in status.notes() {
         line("note:", &note);
     }
-    for (name, value) in settings::values(&status.settings).iter().filter(|_| alone) {
+    for (name, value) in status.settings.iter().filter(|_| alone) {
         line(&format!("{name}:"), &settings::as_text(name, value));
     }
     text

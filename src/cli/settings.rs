@@ -1,15 +1,8 @@
 //! The settings of a subscription, as `subscribe` and `info` show them.
 
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
-use crate::maintenance::report::Settings;
-
-/// The settings with their names, in order.
-pub fn values(settings: &Settings) -> Map<String, Value> {
-    json!(settings).as_object().cloned().unwrap_or_default()
-}
-
-/// A value of [`values`] as text; what is not set is `(none)`.
+/// The value of one of the [`Settings`](crate::maintenance::report::Settings) as text; what is not set is `(none)`.
 pub fn as_text(name: &str, value: &Value) -> String {
     match value {
         Value::Null if name == "stall_after" => "never".to_owned(),

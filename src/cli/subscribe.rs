@@ -16,7 +16,7 @@ use crate::error::Code;
 use crate::failure::{Result, WithHint, failed, usage};
 use crate::files::log::{Quoted, log};
 use crate::files::{self, Files};
-use crate::maintenance::report::Settings;
+use crate::maintenance::report;
 use crate::model::duration;
 use crate::model::filter::{Filter, Scope};
 use crate::model::position::Position;
@@ -277,8 +277,8 @@ fn no_handler<T>() -> Result<T> {
 /// Says what --replace has changed.
 fn note_changes(files: &Files, before: &Subscription, new: &NewSubscription) {
     let settings = |handler: &str, filter: Option<&str>, cwd: Option<&Path>, options: &Options| {
-        let mut all = vec![("handler".to_owned(), json!(handler)), ("filter".to_owned(), json!(filter))];
-        all.extend(settings::values(&Settings::of(files, cwd, options)));
+        let mut all = vec![("handler", json!(handler)), ("filter", json!(filter))];
+        all.extend(report::settings(files, cwd, options));
         all
     };
     let was = settings(&before.handler_cmd, before.filter_text(), before.cwd.as_deref(), &before.options);
@@ -299,7 +299,7 @@ fn print_json(files: &Files, new: &NewSubscription) -> Result<()> {
         "handler_cmd": new.handler_cmd,
         "filter": new.filter,
     });
-    for (name, value) in settings::values(&Settings::of(files, new.cwd.as_deref(), &new.options)) {
+    for (name, value) in report::settings(files, new.cwd.as_deref(), &new.options) {
         object[name] = value;
     }
     output::line(object)

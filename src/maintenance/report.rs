@@ -2,20 +2,20 @@
 
 mod state;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use chrono::Utc;
 use rustix::fs::FileType;
 use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
 
-pub use self::state::{ConsumerState, Namespace, WaitReason, Worker};
+pub use self::state::{ConsumerState, Namespace, Worker};
 use crate::error::Result;
 use crate::files::{DB, Files, WAL};
 use crate::jsonl;
 use crate::model::duration;
-use crate::model::run::{Deliver, Exit, Options, Phase};
+use crate::model::run::{Exit, Options, Phase};
 use crate::model::subscription::{ConsumerId, NOTHING_ACKNOWLEDGED, Subscription};
 use crate::model::time::{self, Time};
 use crate::pending::{self, CountLimits, Counted};
@@ -149,36 +149,22 @@ fn size_of_files(files: &Files, dir: &str) -> u64 {
     of_files.map(|stat| u64::try_from(stat.st_size).unwrap_or(0)).sum()
 }
 
-/// The settings of a subscription besides handler and filter, under the names of the options of `subscribe`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Settings {
-    pub deliver: Deliver,
-    pub batch_size: u64,
-    pub max_attempts: u32,
-    pub stall_after: Option<u32>,
-    /// Durations as the option takes them, as are the timeout and the waits.
-    pub backoff: String,
-    pub timeout: Option<String>,
-    /// An absolute path.
-    pub cwd: Option<String>,
-    pub env: BTreeMap<String, String>,
-    pub clear_env: bool,
-}
+/// The settings of a subscription besides handler and filter, under the names of the options of `subscribe`: durations
+/// as the options take them, and an absolute path.
+pub type Settings = [(&'static str, Value); 9];
 
-impl Settings {
-    pub fn of(files: &Files, cwd: Option<&Path>, options: &Options) -> Settings {
-        Settings {
-            deliver: options.deliver,
-            batch_size: options.batch_size,
-            max_attempts: options.max_attempts,
-            stall_after: options.stall_after,
-            backoff: duration::format_list(&options.backoff),
-            timeout: options.timeout.map(duration::format),
-            cwd: cwd.map(|cwd| files.resolve(cwd).to_string_lossy().into_owned()),
-            env: options.env.clone(),
-            clear_env: options.clear_env,
-        }
-    }
+pub fn settings(files: &Files, cwd: Option<&Path>, options: &Options) -> Settings {
+    [
+        ("deliver", json!(options.deliver)),
+        ("batch_size", json!(options.batch_size)),
+        ("max_attempts", json!(options.max_attempts)),
+        ("stall_after", json!(options.stall_after)),
+        ("backoff", json!(duration::format_list(&options.backoff))),
+        ("timeout", json!(options.timeout.map(duration::format))),
+        ("cwd", json!(cwd.map(|cwd| files.resolve(cwd).to_string_lossy().into_owned()))),
+        ("env", json!(options.env)),
+        ("clear_env", json!(options.clear_env)),
+    ]
 }
 
 /// The state of a consumer, and what is pending for it. As JSON, an object of `thread info --json`.
@@ -195,64 +181,39 @@ pub struct ConsumerStatus {
 
 impl Serialize for ConsumerStatus {
     fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        struct Consumer<'c> {
-            consumer_id: &'c ConsumerId,
-            handler_cmd: &'c str,
-            filter: Option<&'c str>,
-            last_acked_id: i64,
-            updated_at: Option<&'c str>,
-            state: &'static str,
-            unattended: bool,
-            pending: Option<u64>,
-            oldest_pending_id: Option<i64>,
-            oldest_pending_at: Option<&'c str>,
-            dead: i64,
-            filter_errors: i64,
-            last_filter_error_id: Option<i64>,
-            runs_succeeded: u64,
-            runs_failed: u64,
-            dead_letters_made: u64,
-            #[serde(serialize_with = "time::serialize")]
-            last_run_started_at: Option<Time>,
-            #[serde(serialize_with = "time::serialize")]
-            last_run_ended_at: Option<Time>,
-            last_exit: Option<String>,
-            last_exit_code: Option<i32>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            pending_at_least: Option<u64>,
-            #[serde(flatten)]
-            settings: &'c Settings,
-            #[serde(flatten)]
-            details: &'c ConsumerState,
-        }
         let (s, Counted { events, at_least }) = (&self.subscription, self.pending);
-        Consumer {
-            consumer_id: &s.consumer,
-            handler_cmd: &s.handler_cmd,
-            filter: s.filter.as_deref(),
-            last_acked_id: s.last_acked_id,
-            updated_at: s.updated_at.as_deref(),
-            state: self.state.word(),
-            unattended: self.is_unattended(),
-            pending: (!at_least).then_some(events),
-            oldest_pending_id: self.oldest.as_ref().map(|(id, _)| *id),
-            oldest_pending_at: self.oldest.as_ref().and_then(|(_, at)| at.as_deref()),
-            dead: s.dead,
-            filter_errors: s.filter_errors,
-            last_filter_error_id: (s.filter_errors > 0).then_some(s.filter_error_id),
-            runs_succeeded: s.state.succeeded,
-            runs_failed: s.state.failed,
-            dead_letters_made: s.state.dead_lettered,
-            last_run_started_at: s.state.began,
-            last_run_ended_at: s.state.ended,
-            last_exit: s.state.last_exit.map(|exit| exit.to_string()),
-            last_exit_code: s.state.last_exit.and_then(Exit::code),
-            pending_at_least: at_least.then_some(events),
-            settings: &self.settings,
-            details: &self.state,
+        let mut object = json!({
+            "consumer_id": s.consumer,
+            "handler_cmd": s.handler_cmd,
+            "filter": s.filter,
+            "last_acked_id": s.last_acked_id,
+            "updated_at": s.updated_at,
+            "state": self.state.word(),
+            "unattended": self.is_unattended(),
+            "pending": (!at_least).then_some(events),
+            "oldest_pending_id": self.oldest.as_ref().map(|(id, _)| id),
+            "oldest_pending_at": self.oldest.as_ref().and_then(|(_, at)| at.as_deref()),
+            "dead": s.dead,
+            "filter_errors": s.filter_errors,
+            "last_filter_error_id": (s.filter_errors > 0).then_some(s.filter_error_id),
+            "runs_succeeded": s.state.succeeded,
+            "runs_failed": s.state.failed,
+            "dead_letters_made": s.state.dead_lettered,
+            "last_run_started_at": s.state.began.map(time::format),
+            "last_run_ended_at": s.state.ended.map(time::format),
+            "last_exit": s.state.last_exit.map(|exit| exit.to_string()),
+            "last_exit_code": s.state.last_exit.and_then(Exit::code),
+        });
+        if at_least {
+            object["pending_at_least"] = events.into();
         }
-        .serialize(to)
+        for (name, value) in &self.settings {
+            object[name] = value.clone();
+        }
+        for (name, value) in json!(self.state).as_object().into_iter().flatten() {
+            object[name] = value.clone();
+        }
+        object.serialize(to)
     }
 }
 
@@ -310,7 +271,7 @@ impl ConsumerStatus {
         };
         let broken = broken.map(|e| e.to_string());
         let state = ConsumerState::of(&subscription, at_work, broken, pending != Counted::default());
-        let settings = Settings::of(queue.files(), subscription.cwd.as_deref(), &subscription.options);
+        let settings = settings(queue.files(), subscription.cwd.as_deref(), &subscription.options);
         Ok(ConsumerStatus { subscription, state, pending, oldest, settings })
     }
 
@@ -351,8 +312,8 @@ impl ConsumerStatus {
         notes
     }
 
-    /// Whether nothing ends its wait: see [`WaitReason::Interrupted`].
+    /// Whether nothing ends its wait: see [`ConsumerState::Waiting`].
     pub fn is_unattended(&self) -> bool {
-        matches!(self.state, ConsumerState::Waiting { reason: Some(WaitReason::Interrupted), .. })
+        matches!(self.state, ConsumerState::Waiting { reason: Some(_), .. })
     }
 }

@@ -25,14 +25,6 @@ pub enum Namespace {
     Other,
 }
 
-/// Why nothing ends a wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum WaitReason {
-    /// The supervisor was killed, by a reboot for instance: only the next push or dispatch ends the wait, or a worker.
-    Interrupted,
-}
-
 /// What a consumer does. As JSON, the details in the order in which they are shown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
@@ -53,8 +45,10 @@ pub enum ConsumerState {
         /// Who waits, if that is not a process here.
         #[serde(flatten)]
         elsewhere: Option<Worker>,
+        /// Why nothing ends the wait: "interrupted" if the supervisor was killed, by a reboot for instance. Only the
+        /// next push or dispatch ends it then, or a worker.
         #[serde(skip_serializing_if = "Option::is_none")]
-        reason: Option<WaitReason>,
+        reason: Option<&'static str>,
     },
     Stalled {
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -85,7 +79,7 @@ impl ConsumerState {
     pub fn reason(&self) -> Option<&str> {
         match self {
             ConsumerState::Stalled { reason, .. } => reason.as_deref(),
-            ConsumerState::Waiting { reason: Some(WaitReason::Interrupted), .. } => Some("interrupted"),
+            ConsumerState::Waiting { reason, .. } => *reason,
             _ => None,
         }
     }
@@ -108,7 +102,7 @@ impl ConsumerState {
             // If nothing is running, a time in the past means that the run is due at the next dispatch.
             next_try: next_try.filter(|at| *at > Utc::now()),
             elsewhere: None,
-            reason: Some(WaitReason::Interrupted),
+            reason: Some("interrupted"),
         };
         match state.phase {
             Phase::Running if at_work != AtWork::Nobody => {
