@@ -63,13 +63,7 @@ pub fn backup(queue: &mut Queue, location: &Path, progress: &mut dyn FnMut(u64))
     }
     let (draft, _lock) = draft_beside(&location)?;
     let (count, newest) = copy_to(queue, draft.path(), progress)?;
-    // rename replaces an empty directory, and nothing else.
-    if let Err(e) = fs::rename(draft.path(), &location) {
-        refuse_occupied(&location)?;
-        return Err(e).at("put the backup in place at", &location);
-    }
-    drop(draft.keep());
-    files::sync_parents(&parents, &location)?;
+    put_in_place(draft, &location, &parents)?;
     let shown = location.to_string_lossy();
     log!(queue, Info, "backup: path={} count={count}", Quoted(&shown));
     Ok(Backup { path: location, count, newest })
@@ -223,6 +217,17 @@ fn draft_beside(location: &Path) -> Result<(TempDir, File)> {
             return Ok((draft, dir));
         }
     }
+}
+
+/// Renames a complete copy to its destination, and syncs the directories that got an entry with it.
+fn put_in_place(draft: TempDir, location: &Path, parents: &[PathBuf]) -> Result<()> {
+    // rename replaces an empty directory, and nothing else.
+    if let Err(e) = fs::rename(draft.path(), location) {
+        refuse_occupied(location)?;
+        return Err(e).at("put the backup in place at", location);
+    }
+    drop(draft.keep());
+    files::sync_parents(parents, location)
 }
 
 /// Deletes the copies in `dir` that this user's earlier backups left unfinished because they were killed, and that

@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
-use super::{copy_to, delete_abandoned, draft_beside, refuse_inside, refuse_occupied};
+use super::{copy_to, delete_abandoned, draft_beside, put_in_place, refuse_inside, refuse_occupied};
 use crate::error::{DatabaseErrorKind, Error, IoContext, Result};
 use crate::files::{self, DB};
 use crate::queue::Queue;
@@ -58,12 +58,7 @@ pub fn backup_root(root: &Path, location: &Path, progress: &mut dyn FnMut(u64)) 
     copy.files(&root, draft.path(), true)?;
     adopt(draft.path(), &fs::metadata(&root).at("look at", &root)?)?;
     fs::remove_file(&note).at("delete", &note)?;
-    if let Err(e) = fs::rename(draft.path(), &location) {
-        refuse_occupied(&location)?;
-        return Err(e).at("put the backup in place at", &location);
-    }
-    drop(draft.keep());
-    files::sync_parents(&parents, &location)?;
+    put_in_place(draft, &location, &parents)?;
     Ok(copy.made)
 }
 
