@@ -3,7 +3,7 @@
 use clap::Args;
 use serde_json::json;
 
-use super::output::{self, plain};
+use super::output::plain;
 use super::{Globals, environment};
 use crate::error::Code;
 use crate::failure::{Result, failed, hint};
@@ -33,7 +33,7 @@ impl Doctor {
     pub fn run(self, globals: &Globals) -> Result<()> {
         let findings = doctor::examine(&globals.location()?, &environment::launcher(), self.fix)?;
         let wrong = findings.iter().filter(|finding| finding.is_wrong()).count();
-        let (mut values, mut lines) = (Vec::new(), String::new());
+        let (mut values, mut lines) = (Vec::new(), Vec::new());
         for finding in &findings {
             let suggestion = match &finding.remedy {
                 Remedy::Fix => "run `thread doctor --fix`".to_owned(),
@@ -46,7 +46,7 @@ impl Doctor {
                 Level::Warning => "warning",
             };
             let label = if finding.is_repaired() { "repaired" } else { level };
-            lines.push_str(&format!("{label}: {} - {}\n", plain(&finding.problem), plain(&suggestion)));
+            lines.push(format!("{label}: {} - {}", plain(&finding.problem), plain(&suggestion)));
             values.push(json!({
                 "check": finding.check,
                 "level": level,
@@ -55,11 +55,8 @@ impl Doctor {
                 "repaired": finding.is_repaired(),
             }));
         }
-        match globals.json {
-            true => output::line(json!({ "healthy": wrong == 0, "findings": values }))?,
-            false if findings.is_empty() => output::line("healthy")?,
-            false => output::bytes(lines.as_bytes()).map(drop)?,
-        }
+        let text = if lines.is_empty() { "healthy".to_owned() } else { lines.join("\n") };
+        globals.print(text, json!({ "healthy": wrong == 0, "findings": values }))?;
         let what = match (wrong, self.fix) {
             (0, _) => return Ok(()),
             (1, false) => "1 thing is wrong with the thread".to_owned(),

@@ -119,8 +119,7 @@ impl Doctor<'_> {
     /// description of what it did.
     fn found(&mut self, finding: Finding, repair: impl FnOnce() -> Result<&'static str>) {
         if !self.fix {
-            self.findings.push(finding);
-            return;
+            return self.report(finding);
         }
         self.findings.push(match repair() {
             Ok(done) => {

@@ -9,35 +9,24 @@ use crate::store::Store;
 /// Examines the database, and returns it open for reading (and, with `fix`, writing); `None` if it cannot be relied
 /// on. `sound`: all files can be used.
 pub fn check(doctor: &mut Doctor<'_>, sound: bool) -> Option<Sqlite> {
-    match doctor.files.prepare_database() {
-        Ok(()) => {}
+    let prepared = doctor.files.prepare_database();
+    if prepared.is_err() && !sound {
         // Unusable files are reported already.
-        Err(_) if !sound => return None,
-        Err(e) => {
-            doctor.report(Finding::failed("database", e));
-            return None;
-        }
-    }
-    let opened = Sqlite::open_to_examine(&doctor.files.path_of(DB));
-    let mut store = opened.map_err(|e| doctor.report(Finding::failed("database", e))).ok()?;
-    if !is_intact(doctor, &mut store) {
         return None;
     }
+    let opened = prepared.and_then(|()| Sqlite::open_to_examine(&doctor.files.path_of(DB)));
+    let mut store = opened.map_err(|e| doctor.report(Finding::failed("database", e))).ok()?;
+    integrity(doctor, &mut store)?;
     schema(doctor, &mut store).map_err(|e| doctor.report(Finding::failed("schema", e))).ok()?;
     Some(store)
 }
 
-/// Runs SQLite's integrity check. Only indexes can be repaired, because their contents are also in the
-/// tables.
-fn is_intact(doctor: &mut Doctor<'_>, store: &mut Sqlite) -> bool {
+/// Runs SQLite's integrity check; `None` if the database is damaged. Only indexes can be repaired, because their
+/// contents are also in the tables.
+fn integrity(doctor: &mut Doctor<'_>, store: &mut Sqlite) -> Option<()> {
     const CHECK: &str = "integrity";
-    let errors = match store.integrity_errors() {
-        Ok(errors) => errors,
-        Err(e) => {
-            doctor.report(Finding::failed(CHECK, e));
-            return false;
-        }
-    };
+    let checked = store.integrity_errors();
+    let errors = checked.map_err(|e| doctor.report(Finding::failed(CHECK, e))).ok()?;
     let indexes: Option<Vec<&str>> = errors.iter().map(|text| index_in(text)).collect();
     let Some(mut indexes) = indexes else {
         let more = match errors.len() {
@@ -48,7 +37,7 @@ fn is_intact(doctor: &mut Doctor<'_>, store: &mut Sqlite) -> bool {
         doctor.report(Finding::error(CHECK, problem).advise(
             "restore the thread from a backup, or salvage it with `sqlite3 events.db .recover`; doctor writes nothing to it",
         ));
-        return false;
+        return None;
     };
     if doctor.fix {
         // If this fails, so does each repair, which then reports why.
@@ -67,7 +56,7 @@ fn is_intact(doctor: &mut Doctor<'_>, store: &mut Sqlite) -> bool {
             Ok("it was rebuilt")
         });
     }
-    true
+    Some(())
 }
 
 /// The index named by an error that only reports that the index does not match the table; `None` for damaged pages.
@@ -87,34 +76,27 @@ fn schema(doctor: &mut Doctor<'_>, store: &mut Sqlite) -> Result<()> {
         let problem =
             format!("the cursor of '{consumer}' is {value}, but the newest event ever was {newest}");
         doctor.found(Finding::error("cursor", problem), || {
-            store.repair_cursors()?;
-            Ok("it was set to the newest event, or to 0 if it was not a number")
+            store.repair_cursors().map(|()| "it was set to the newest event, or to 0 if it was not a number")
         });
     }
     if store.is_older()? {
         let problem = "the schema is an older one; the next command brings it up to date";
         doctor.found(Finding::warning(CHECK, problem), || {
-            store.migrate()?;
-            Ok("it was brought up to date")
+            store.migrate().map(|()| "it was brought up to date")
         });
     }
     if store.is_older()? {
         store.create_compat_views()?;
     } else {
         for name in store.missing_objects()? {
-            doctor.found(Finding::error(CHECK, format!("the schema lacks {name}")), || {
-                store.migrate()?;
-                Ok("it was recreated")
-            });
+            let finding = Finding::error(CHECK, format!("the schema lacks {name}"));
+            doctor.found(finding, || store.migrate().map(|()| "it was recreated"));
         }
     }
     let mode = store.journal_mode()?;
     if !mode.eq_ignore_ascii_case("wal") {
         let problem = format!("the database is in mode '{mode}', not in write-ahead logging");
-        doctor.found(Finding::warning(CHECK, problem), || {
-            store.use_wal()?;
-            Ok("it was switched")
-        });
+        doctor.found(Finding::warning(CHECK, problem), || store.use_wal().map(|()| "it was switched"));
     }
     Ok(())
 }

@@ -25,8 +25,7 @@ pub fn check(doctor: &mut Doctor<'_>, queue: &mut Queue, sound: bool) {
         let finding = Finding::error(CHECK, fault.to_string());
         if fault.can_be_repaired() {
             doctor.found(finding, || {
-                jsonl::repair(&queue.files, &mut *queue.store)?;
-                Ok("it was rewritten from the table")
+                jsonl::repair(&queue.files, &mut *queue.store).map(|()| "it was rewritten from the table")
             });
         } else {
             let advice = "inspect that file, and edit or delete it by hand; sealed files are never rewritten";

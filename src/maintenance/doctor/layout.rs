@@ -22,10 +22,9 @@ pub fn check(doctor: &mut Doctor<'_>) -> bool {
     for name in ["run", "logs"] {
         if doctor.files.stat(name).is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
             let files = doctor.files.clone();
-            doctor.found(Finding::error(CHECK, format!("the directory {name}/ is missing")), || {
-                files.make_dir(name).at("make", &files.path_of(name))?;
-                Ok("it was recreated")
-            });
+            let make = || files.make_dir(name).at("make", &files.path_of(name));
+            let finding = Finding::error(CHECK, format!("the directory {name}/ is missing"));
+            doctor.found(finding, || make().map(|()| "it was recreated"));
         }
     }
     for name in ["", DB, WAL, SHM, JOURNAL, JSONL] {
@@ -104,8 +103,7 @@ fn permissions(doctor: &mut Doctor<'_>, name: &Path, found: &Stat, db: &Stat) {
         }
         doctor.found(Finding::error(PERMISSIONS, problem), || {
             let closed = files.change(name, |found| (found.st_mode & 0o7775, None));
-            closed.at("change the permissions of", &path)?;
-            Ok("others can no longer write it")
+            closed.at("change the permissions of", &path).map(|()| "others can no longer write it")
         });
     }
     if owner_may(found, db, needed(found, db)) {
@@ -125,8 +123,7 @@ fn permissions(doctor: &mut Doctor<'_>, name: &Path, found: &Stat, db: &Stat) {
             let kept = if is_dir(found) { 0o3777 } else { 0o777 };
             (found.st_mode & kept | needed(found, db), theirs.then_some((db.st_uid, db.st_gid)))
         });
-        opened.at("change the permissions of", &path)?;
-        Ok("now the owner can")
+        opened.at("change the permissions of", &path).map(|()| "now the owner can")
     });
 }
 
