@@ -147,7 +147,7 @@ impl Error {
             Error::UnknownScheme(_) => Code::UnknownScheme,
             Error::OnlyInDirectory(_) => Code::OnlyInDirectory,
             Error::UnknownConsumer(_) => Code::UnknownConsumer,
-            Error::NotHeard(_) => Code::NoResponse,
+            Error::NotHeard(_) | Error::Unresponsive { .. } => Code::NoResponse,
             Error::Fenced(_) => Code::LeaseLost,
             Error::AlreadySubscribed(_) => Code::AlreadySubscribed,
             Error::InvalidEvent(_) | Error::InvalidLine { .. } => Code::EventInvalid,
@@ -157,7 +157,6 @@ impl Error {
             Error::BrokenSubscription(_) => Code::SubscriptionBroken,
             Error::KeyConflict { .. } => Code::IdempotencyConflict,
             Error::ReservedKey(_) => Code::KeyReserved,
-            Error::Unresponsive { .. } => Code::NoResponse,
             Error::TooManyFiles(_) => Code::TooManyFiles,
             Error::Database(e) => e.kind.code(),
             Error::Io { source, .. } => Code::of_io(source),
@@ -201,13 +200,7 @@ impl From<FilterError> for Error {
     fn from(problem: FilterError) -> Error {
         match problem {
             FilterError::Invalid(problem) => Error::InvalidFilter(problem),
-            FilterError::OutOfMemory => DatabaseError {
-                kind: DatabaseErrorKind::OutOfMemory,
-                doing: "checking a filter",
-                message: String::new(),
-                advice: None,
-            }
-            .into(),
+            FilterError::OutOfMemory => database(DatabaseErrorKind::OutOfMemory, "checking a filter", ""),
         }
     }
 }
@@ -271,6 +264,11 @@ pub struct DatabaseError {
     pub message: String,
     /// How to fix it, if that depends on the database.
     pub advice: Option<&'static str>,
+}
+
+/// A failure of the database that its kind says how to fix.
+pub(crate) fn database(kind: DatabaseErrorKind, doing: &'static str, message: impl fmt::Display) -> Error {
+    DatabaseError { kind, doing, message: message.to_string(), advice: None }.into()
 }
 
 impl std::error::Error for DatabaseError {}

@@ -25,8 +25,8 @@ use rusqlite::config::DbConfig;
 use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 
-use self::error::{Doing, Failed, commit, database};
-use crate::error::{DatabaseErrorKind, Error, Result};
+use self::error::{Doing, Failed, commit};
+use crate::error::{DatabaseErrorKind, Error, Result, database};
 use crate::model::event::CappedRow;
 use crate::model::filter::Filter;
 use crate::model::run::Run;

@@ -2,7 +2,7 @@
 
 use rusqlite::{ErrorCode, ffi};
 
-use crate::error::{DatabaseError, DatabaseErrorKind, Error, is_too_many_files};
+use crate::error::{DatabaseErrorKind, Error, database, is_too_many_files};
 
 /// Adds the operation to an SQLite error; other errors stay unchanged.
 pub trait Doing<T> {
@@ -20,21 +20,11 @@ impl<T, E: Into<Failed>> Doing<T> for Result<T, E> {
 }
 
 /// Why work in a transaction failed.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
 pub enum Failed {
-    Sqlite(rusqlite::Error),
-    Other(Error),
-}
-
-impl From<rusqlite::Error> for Failed {
-    fn from(error: rusqlite::Error) -> Failed {
-        Failed::Sqlite(error)
-    }
-}
-
-impl From<Error> for Failed {
-    fn from(error: Error) -> Failed {
-        Failed::Other(error)
-    }
+    Sqlite(#[from] rusqlite::Error),
+    Other(#[from] Error),
 }
 
 pub fn failed(error: rusqlite::Error, doing: &'static str) -> Error {
@@ -46,10 +36,6 @@ pub fn failed(error: rusqlite::Error, doing: &'static str) -> Error {
         return Error::TooManyFiles(format!("while {doing}"));
     }
     database(kind_of(&error), doing, error)
-}
-
-pub fn database(kind: DatabaseErrorKind, doing: &'static str, message: impl std::fmt::Display) -> Error {
-    DatabaseError { kind, doing, message: message.to_string(), advice: None }.into()
 }
 
 /// Classifies the failure of a commit. A full disk or a failed write occurs before the commit is complete in

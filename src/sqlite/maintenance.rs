@@ -4,9 +4,9 @@ use std::path::Path;
 
 use rusqlite::{Connection, Row, params};
 
-use super::error::{Doing, database};
+use super::error::Doing;
 use super::{BUSY_LIMIT, Sqlite, migrate, newest, text_of};
-use crate::error::{DatabaseErrorKind, Result};
+use crate::error::{DatabaseErrorKind, Result, database};
 use crate::model::time;
 
 /// Condition for invalid cursors. `?1` is the newest id ever assigned.
