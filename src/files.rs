@@ -114,14 +114,11 @@ impl Files {
         let shared = found.st_mode & 0o020 != 0;
         let group = if shared { found.st_gid } else { rustix::process::getegid().as_raw() };
         Ok(Files {
-            location: Location::from(&path),
-            path,
-            dir: Arc::new(dir),
             mode: if open_to_others { 0o664 & !rights::umask() } else { 0o600 },
             owner: rustix::process::geteuid().as_raw(),
             group,
             home: (0, 0),
-            ignores_case: false,
+            ..Files::like(Location::from(&path), path, dir, &found)
         })
     }
 

@@ -98,15 +98,10 @@ pub struct Escaped<'a>(pub &'a str);
 
 impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut plain = 0;
-        for (at, c) in self.0.char_indices() {
-            if is_unsafe(c) {
-                f.write_str(&self.0[plain..at])?;
-                write!(f, "{}", c.escape_default())?;
-                plain = at + c.len_utf8();
-            }
-        }
-        f.write_str(&self.0[plain..])
+        self.0.chars().try_for_each(|c| match is_unsafe(c) {
+            true => write!(f, "{}", c.escape_default()),
+            false => write!(f, "{c}"),
+        })
     }
 }
 

@@ -26,10 +26,7 @@ impl Files {
     /// Syncs the entries of a directory of the thread (`""` is its root), if that is possible: this user may
     /// not be allowed to read it, and some file systems cannot sync directories.
     pub fn sync_dir(&self, name: impl AsRef<Path>) -> io::Result<()> {
-        match self.open_dir(name).and_then(|dir| Ok(rustix::fs::fsync(dir)?)) {
-            Err(e) if cannot_sync(&e) => Ok(()),
-            done => done,
-        }
+        if_possible(self.open_dir(name).and_then(|dir| Ok(rustix::fs::fsync(dir)?)))
     }
 }
 
@@ -41,14 +38,15 @@ pub fn is_same(one: &Path, other: &Path) -> bool {
 
 /// Syncs the entries of any directory, if that is possible; see [`Files::sync_dir`].
 pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
-    match File::open(path).and_then(|dir| dir.sync_all()) {
-        Err(e) if cannot_sync(&e) => Ok(()),
-        done => done,
-    }
+    if_possible(File::open(path).and_then(|dir| dir.sync_all()))
 }
 
-fn cannot_sync(e: &io::Error) -> bool {
-    matches!(e.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput)
+fn if_possible(synced: io::Result<()>) -> io::Result<()> {
+    use io::ErrorKind::{InvalidInput, PermissionDenied};
+    match synced {
+        Err(e) if matches!(e.kind(), PermissionDenied | InvalidInput) => Ok(()),
+        done => done,
+    }
 }
 
 /// The directories that get a new entry when `path` is created with all its parents. Always includes the
