@@ -43,6 +43,7 @@ mod unsubscribe;
 
 use std::ffi::OsString;
 use std::panic;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
@@ -55,6 +56,7 @@ use self::globals::Globals;
 use self::number::{event_id, limit};
 use crate::error::Code;
 use crate::failure::{Failure, Result, failed, usage};
+use crate::files::DB;
 use crate::files::log::log;
 use crate::model::subscription::ConsumerId;
 use crate::queue::Queue;
@@ -210,13 +212,10 @@ fn run(args: Vec<OsString>, as_json: bool) -> Result<()> {
     if background::is_internal(&args) {
         return background::run(&args);
     }
-    if completions::is_request(&args) {
-        return completions::print_consumers(&args[2].to_string_lossy());
-    }
-    if let [_, only] = &args[..]
-        && (only == "--version" || only == "-V")
+    if let [_, command, line] = &args[..]
+        && command == completions::CONSUMERS
     {
-        return version(as_json);
+        return completions::print_consumers(&line.to_string_lossy());
     }
     let parsed = parse_alone(&args).map_or_else(|| Cli::try_parse_from(&args), Ok);
     let error = match parsed {
@@ -328,6 +327,17 @@ fn asks_for_json(args: &[OsString]) -> bool {
     let options: Vec<&OsString> = args.iter().take_while(|arg| *arg != "--").collect();
     options.iter().any(|arg| *arg == "--json" || *arg == "--format=json")
         || options.windows(2).any(|pair| pair[0] == "--format" && pair[1] == "json")
+}
+
+/// Fails if --root is given a thread, which has no threads in it.
+fn refuse_as_root(root: &Path) -> Result<()> {
+    if !root.join(DB).exists() {
+        return Ok(());
+    }
+    usage(
+        format_args!("{} is a thread itself", root.display()),
+        "name it by --thread, or give --root the directory that it is in",
+    )
 }
 
 /// Warns if the requested position was past the newest event.

@@ -6,10 +6,9 @@ use clap::{Args, ValueHint};
 use serde_json::json;
 
 use super::progress::Progress;
-use super::{Globals, limit, output};
+use super::{Globals, limit, output, refuse_as_root};
 use crate::error::Code;
 use crate::failure::{Result, failed, usage};
-use crate::files::DB;
 use crate::maintenance::backup;
 use crate::maintenance::backup::root::backup_root;
 use crate::model::location::Location;
@@ -69,15 +68,12 @@ impl Backup {
         let made = backup::backup(&mut queue, &self.dir, &mut |events| progress.advance(events))?;
         drop(progress);
         let path = made.path.to_string_lossy();
-        let deleted = match self.keep.map(|keep| backup::delete_old(&queue, &made, keep)) {
-            None => Vec::new(),
-            Some(Ok(deleted)) => deleted,
-            Some(Err(e)) => {
-                output::warn(format_args!("old backups were not all deleted: {e}"));
-                Vec::new()
-            }
-        };
-        let deleted: Vec<_> = deleted.iter().map(|path| path.to_string_lossy()).collect();
+        let deleted = self.keep.map(|keep| backup::delete_old(&queue, &made, keep)).transpose();
+        let deleted = deleted.unwrap_or_else(|e| {
+            output::warn(format_args!("old backups were not all deleted: {e}"));
+            None
+        });
+        let deleted: Vec<_> = deleted.iter().flatten().map(|path| path.to_string_lossy()).collect();
         let printed = if globals.json {
             let mut facts = json!({ "path": path, "event_count": made.count, "last_event_id": made.newest });
             if self.keep.is_some() {
@@ -100,12 +96,7 @@ fn of_root(root: &Path, dir: &Path, globals: &Globals) -> Result<()> {
     if !globals.thread.is_empty() {
         return usage("--root and --thread exclude each other", "leave out one of them");
     }
-    if root.join(DB).exists() {
-        return usage(
-            format_args!("{} is a thread itself", root.display()),
-            "name it by --thread, or give --root the directory that it is in",
-        );
-    }
+    refuse_as_root(root)?;
     let mut progress = Progress::of("writing events.jsonl", None);
     let made = backup_root(root, dir, &mut |events| progress.advance(events))?;
     drop(progress);

@@ -1,8 +1,6 @@
 //! `thread completions`: completion scripts for shells, and the internal command with which they list
 //! consumers.
 
-use std::ffi::OsString;
-
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, FromArgMatches, Subcommand};
 use clap_complete::Shell;
@@ -67,12 +65,7 @@ fn with_consumers(shell: Shell, script: &str) -> String {
 }
 
 /// The internal command that the scripts run.
-const CONSUMERS: &str = "_consumers";
-
-/// Whether these arguments are that command.
-pub fn is_request(args: &[OsString]) -> bool {
-    args.len() == 3 && args[1] == CONSUMERS
-}
+pub const CONSUMERS: &str = "_consumers";
 
 /// Prints the consumers whose names start with the last word of `line`, a command line up to the cursor.
 /// Fails if no consumer name is expected there.

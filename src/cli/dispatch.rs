@@ -9,10 +9,10 @@ use clap::{Args, ValueHint};
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::{Globals, environment, limit, output, signals};
+use super::{Globals, environment, limit, output, refuse_as_root, signals};
 use crate::error::Error;
-use crate::failure::{Result, hint, usage};
-use crate::files::{COMMIT, DB};
+use crate::failure::{Result, hint};
+use crate::files::COMMIT;
 use crate::model::duration;
 use crate::run::dispatch::{Dispatched, dispatch};
 use crate::run::launcher::set_lease;
@@ -95,12 +95,7 @@ impl Dispatch {
         if scope.threads.is_empty() && scope.roots.is_empty() {
             scope.threads.push(globals.location()?);
         }
-        if let Some(thread) = scope.roots.iter().find(|root| root.join(DB).exists()) {
-            return usage(
-                format_args!("{} is a thread itself", thread.display()),
-                "name it by --thread, or give --root the directory that it is in",
-            );
-        }
+        scope.roots.iter().try_for_each(|root| refuse_as_root(root))?;
         set_lease(self.lease.max(SHORTEST_LEASE));
         let shutdown = signals::as_shutdown_requests(&[SIGTERM, SIGINT, SIGHUP])?;
         let launcher = environment::launcher();

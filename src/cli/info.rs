@@ -91,7 +91,7 @@ impl Info {
         if let Some(consumer) = only.as_ref().filter(|_| self.runs) {
             return runs::print(&mut queue, consumer, globals.json);
         }
-        let is_check = self.check.is_given();
+        let is_check = self.check.check;
         let until = (!self.exact && !is_check).then(|| Instant::now() + COUNT_FOR);
         let most = if is_check { self.check.most_to_count() } else { u64::MAX };
         let shown = self.exact && !is_check;

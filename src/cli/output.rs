@@ -46,22 +46,19 @@ pub fn bytes(data: &[u8]) -> Result<Reader> {
 }
 
 fn without_late_controls(data: &[u8]) -> Cow<'_, [u8]> {
-    let found =
-        |pair: &[u8]| pair[0] == 0x7f || (pair[0] == C1_LEAD && matches!(pair.get(1), Some(0x80..=0x9f)));
-    if !(0..data.len()).any(|at| found(&data[at..])) {
+    let is_late = |c: char| ('\u{7f}'..='\u{9f}').contains(&c);
+    if !data.utf8_chunks().any(|chunk| chunk.valid().contains(is_late)) {
         return data.into();
     }
-    let (mut safe, mut at) = (Vec::with_capacity(data.len()), 0);
-    while let Some(&byte) = data.get(at) {
-        match found(&data[at..]) {
-            true if byte == C1_LEAD => {
-                safe.extend(format!("\\u{:04x}", data[at + 1]).into_bytes());
-                at += 1;
+    let mut safe = Vec::with_capacity(data.len());
+    for chunk in data.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match is_late(c) {
+                true => safe.extend(format!("\\u{:04x}", u32::from(c)).bytes()),
+                false => safe.extend(c.encode_utf8(&mut [0; 4]).bytes()),
             }
-            true => safe.extend(b"\\u007f"),
-            false => safe.push(byte),
         }
-        at += 1;
+        safe.extend(chunk.invalid());
     }
     safe.into()
 }

@@ -30,7 +30,7 @@ pub struct CheckArgs {
     /// has had something pending for a minute with nothing running or waiting (without a handler, if nothing was
     /// taken for five minutes), or exceeds one of the limits below.
     #[arg(long)]
-    check: bool,
+    pub check: bool,
     /// With --check: the most events that may be pending for a consumer
     #[arg(long, value_name = "N", value_parser = count, requires = "check", allow_negative_numbers = true)]
     max_pending: Option<u64>,
@@ -62,10 +62,6 @@ fn rate(text: &str) -> std::result::Result<Rate, String> {
 type Problem = (&'static str, String);
 
 impl CheckArgs {
-    pub fn is_given(&self) -> bool {
-        self.check
-    }
-
     /// How many pending events have to be counted.
     pub fn most_to_count(&self) -> u64 {
         self.max_pending.map_or(COUNTED, |most| most.saturating_add(1).max(COUNTED))
