@@ -35,6 +35,7 @@ use rustix::io::Errno;
 pub use self::names::{COMMIT, CONTROL, DB, HANDLER_LOGS, JOURNAL, JSONL, LOG, SHM, WAL};
 pub use self::paths::{absolute, absolute_location, is_same, surrounding};
 pub(crate) use self::paths::{parents_to_sync, sync_dir, sync_parents};
+pub use self::rights::user_entry;
 use crate::error::{Error, IoContext, Result};
 use crate::model::location::Location;
 

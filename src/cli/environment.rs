@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::files::is_same;
+use crate::files::{is_same, user_entry};
 use crate::model::location::Location;
 use crate::run::{Launcher, WakeBy};
 
@@ -65,16 +65,11 @@ pub fn default_source(thread: &Location) -> String {
 
 /// This user's name in /etc/passwd; else (in a container, for instance) from the environment, else the uid.
 fn user() -> String {
-    let number = rustix::process::geteuid().as_raw().to_string();
-    let list = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let mut entries = list.lines().filter_map(|line| {
-        let mut fields = line.split(':');
-        Some((fields.next().filter(|name| !name.is_empty())?, fields.nth(1)?))
-    });
-    let listed = entries.find(|(_, uid)| *uid == number).map(|(name, _)| name.to_owned());
+    let listed = user_entry().and_then(|entry| entry.into_iter().next()).filter(|name| !name.is_empty());
     let from_variable =
         || Some(variable("USER").or_else(|| variable("LOGNAME"))?.to_string_lossy().into_owned());
-    listed.or_else(from_variable).unwrap_or(number)
+    let number = || rustix::process::geteuid().as_raw().to_string();
+    listed.or_else(from_variable).unwrap_or_else(number)
 }
 
 /// How to start background processes, and how to wake consumers, according to `THREAD_NOTIFIER`.

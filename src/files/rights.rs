@@ -63,6 +63,14 @@ impl Files {
     }
 }
 
+/// The fields of this user's entry in the list of users.
+pub fn user_entry() -> Option<Vec<String>> {
+    let uid = rustix::process::geteuid().as_raw().to_string();
+    let list = std::fs::read_to_string("/etc/passwd").ok()?;
+    let mut entries = list.lines().map(|line| line.split(':').map(str::to_owned).collect::<Vec<_>>());
+    entries.find(|entry| entry.get(2) == Some(&uid))
+}
+
 /// The umask of this process: permission bits that its new files do not get.
 pub fn umask() -> RawMode {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

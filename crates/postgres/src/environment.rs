@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use thread::files::user_entry;
+
 /// A process's environment.
 #[derive(Debug, Clone, Default)]
 pub struct Environment {
@@ -19,14 +21,14 @@ impl Environment {
             .filter(|(name, value)| name.starts_with("PG") && !value.is_empty())
             .collect();
         let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
-        let home = home.or_else(|| listed(5).map(PathBuf::from));
+        let home = home.or_else(|| Some(user_entry()?.get(5)?.into()));
         Environment { variables, home, user: None }
     }
 
     /// The user's name; empty if it is unknown.
     pub fn user(&self) -> String {
-        let found = self.user.clone().or_else(|| listed(0)).or_else(|| std::env::var("USER").ok());
-        found.unwrap_or_default()
+        let found = self.user.clone().or_else(|| user_entry()?.into_iter().next());
+        found.or_else(|| std::env::var("USER").ok()).unwrap_or_default()
     }
 
     /// A file in the home directory, if it exists.
@@ -34,13 +36,4 @@ impl Environment {
         let path = self.home.as_ref()?.join(name);
         path.exists().then_some(path)
     }
-}
-
-/// A field of this user's entry in the list of users.
-fn listed(column: usize) -> Option<String> {
-    let uid = rustix::process::geteuid().as_raw().to_string();
-    let list = std::fs::read_to_string("/etc/passwd").ok()?;
-    let mut entries = list.lines().map(|line| line.split(':').collect::<Vec<_>>());
-    let entry = entries.find(|entry| entry.get(2) == Some(&uid.as_str()))?;
-    entry.get(column).map(ToString::to_string)
 }
