@@ -14,11 +14,10 @@
 use std::fs::{File, TryLockError};
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::{Access, Files};
+use super::{Access, Files, identity};
 use crate::error::{Error, IoContext, Result};
 use crate::model::backoff::Backoff;
 
@@ -88,8 +87,8 @@ impl Lock {
             }
             File::from(OwnedFd::from_raw_fd(fd))
         };
-        let (passed, named) = (file.metadata().ok()?, files.stat(name).ok()?);
-        let same = (passed.dev(), passed.ino()) == super::identity(&named);
+        let (passed, named) = (rustix::fs::fstat(&file).ok()?, files.stat(name).ok()?);
+        let same = identity(&passed) == identity(&named);
         // Locking again through the same description succeeds, unless another process holds the lock.
         (same && file.try_lock().is_ok()).then_some(Lock(file))
     }
@@ -107,8 +106,8 @@ impl Lock {
         let name = name.as_ref();
         let taken = files.open_lock(name).and_then(|file| {
             file.try_lock_shared().map_err(io::Error::from)?;
-            let (own, other) = (self.0.metadata()?, file.metadata()?);
-            if (own.dev(), own.ino()) != (other.dev(), other.ino()) {
+            let (own, other) = (rustix::fs::fstat(&self.0)?, rustix::fs::fstat(&file)?);
+            if identity(&own) != identity(&other) {
                 return Err(io::Error::other("it was replaced"));
             }
             Ok(Lock(file))
