@@ -1,7 +1,7 @@
 //! The schema, its versions, and the threads in it.
 
-use postgres::Client;
 use postgres::types::Type;
+use postgres::{Client, IsolationLevel};
 use thread::error::Code;
 use thread::model::location::Location;
 use thread::{Error, Result};
@@ -124,33 +124,25 @@ fn bring_up_to_date(client: &mut Client, schema: &str) -> Result<()> {
             "create one with `createdb --encoding UTF8 --template template0`",
         ));
     }
-    let done = bring_up_to_date_within(client, schema).doing(doing);
-    if done.is_err() {
-        drop(client.batch_execute("ROLLBACK"));
-    }
-    done
-}
-
-fn bring_up_to_date_within(client: &mut Client, schema: &str) -> Result<(), postgres::Error> {
     let prefix = prefix(schema);
     let name = prefix.trim_end_matches('.');
     let lock = lock_key(&[schema, "schema"]);
-    client.batch_execute(&format!(
-        "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_advisory_xact_lock({lock})"
-    ))?;
+    let isolation = client.build_transaction().isolation_level(IsolationLevel::ReadCommitted);
+    let mut transaction = isolation.start().doing(doing)?;
+    transaction.batch_execute(&format!("SELECT pg_advisory_xact_lock({lock})")).doing(doing)?;
     // A role that may not create a schema may use an existing one.
     let exists = "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1";
-    if client.query_typed(exists, &[(&schema, Type::TEXT)])?.is_empty() {
-        client.batch_execute(&format!("CREATE SCHEMA {name}"))?;
+    if transaction.query_typed(exists, &[(&schema, Type::TEXT)]).doing(doing)?.is_empty() {
+        transaction.batch_execute(&format!("CREATE SCHEMA {name}")).doing(doing)?;
     }
-    client.batch_execute(&format!(
-        "CREATE TABLE IF NOT EXISTS {prefix}versions (version bigint PRIMARY KEY)"
-    ))?;
+    let versions = format!("CREATE TABLE IF NOT EXISTS {prefix}versions (version bigint PRIMARY KEY)");
+    transaction.batch_execute(&versions).doing(doing)?;
     let version = format!("SELECT coalesce(max(version), 0) FROM {prefix}versions");
-    let version: i64 = client.query_typed(&version, &[])?[0].get(0);
+    let version: i64 = transaction.query_typed(&version, &[]).doing(doing)?[0].get(0);
     for (at, step) in (0..).zip(STEPS).skip_while(|(at, _)| *at < version) {
-        client.batch_execute(&step.replace('@', &prefix))?;
-        client.batch_execute(&format!("INSERT INTO {prefix}versions VALUES ({})", at + 1))?;
+        transaction.batch_execute(&step.replace('@', &prefix)).doing(doing)?;
+        let reached = format!("INSERT INTO {prefix}versions VALUES ({})", at + 1);
+        transaction.batch_execute(&reached).doing(doing)?;
     }
-    client.batch_execute("COMMIT")
+    transaction.commit().doing(doing)
 }

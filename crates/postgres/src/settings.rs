@@ -161,11 +161,11 @@ impl Settings {
             ));
         }
         let dbname = value("dbname").unwrap_or_else(|| user.clone());
-        let password = value("password").or_else(|| {
-            let file =
-                value("passfile").map(PathBuf::from).or_else(|| environment.file_at_home(".pgpass"))?;
-            passfile::find(&file, &host, &port, &dbname, &user)
-        });
+        let file = |name: &str, at_home: &str| {
+            value(name).map(PathBuf::from).or_else(|| environment.file_at_home(at_home))
+        };
+        let password = value("password")
+            .or_else(|| passfile::find(&file("passfile", ".pgpass")?, &host, &port, &dbname, &user));
         let sslrootcert = value("sslrootcert").or_else(|| {
             Some(environment.file_at_home(".postgresql/root.crt")?.to_string_lossy().into_owned())
         });
@@ -190,9 +190,6 @@ impl Settings {
                 "give that, or leave out sslmode",
             ));
         }
-        let file = |name: &str, at_home: &str| {
-            value(name).map(PathBuf::from).or_else(|| environment.file_at_home(at_home))
-        };
         let connect_timeout = value("connect_timeout").unwrap_or_else(|| "10".to_owned());
         let attributes = value("target_session_attrs");
         let is_checked = matches!(sslmode, SslMode::VerifyCa | SslMode::VerifyFull);
