@@ -11,12 +11,15 @@
 
 pub mod control;
 pub mod dispatch;
+#[cfg_attr(not(target_os = "linux"), path = "guard/none.rs")]
+pub mod guard;
 mod handler;
 pub mod launcher;
 pub mod notifier;
 mod outcome;
 pub mod process;
 mod push;
+mod rest;
 pub mod scope;
 pub mod shutdown;
 pub mod spawn;

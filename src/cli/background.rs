@@ -15,9 +15,9 @@ use crate::files::log::log;
 use crate::model::location::Location;
 use crate::model::subscription::ConsumerId;
 use crate::queue::locations::files_of;
-use crate::run::launcher::{LEASE, SUPERVISE, WAKE, set_lease};
+use crate::run::launcher::{GUARD, LEASE, SUPERVISE, WAKE, set_lease};
 use crate::run::spawn::{self, Inherited};
-use crate::run::{supervisor, wake};
+use crate::run::{guard, supervisor, wake};
 
 #[derive(Parser)]
 #[command(name = "thread")]
@@ -25,13 +25,14 @@ struct Background {
     command: String,
     #[arg(long)]
     thread: Location,
+    /// Of the guard, the link to its supervisor.
     #[arg(long)]
     lock_fd: i32,
     /// The soft limit on open files.
     #[arg(long)]
     open_files: Option<u64>,
-    /// The consumer to supervise.
-    #[arg(long, required_if_eq("command", SUPERVISE), allow_hyphen_values = true)]
+    /// The consumer to supervise or guard.
+    #[arg(long, required_if_eq_any([("command", SUPERVISE), ("command", GUARD)]), allow_hyphen_values = true)]
     consumer: Option<String>,
     /// The pid of the worker that starts further runs.
     #[arg(long)]
@@ -45,7 +46,7 @@ struct Background {
 }
 
 pub fn is_internal(args: &[OsString]) -> bool {
-    args.get(1).is_some_and(|word| word == SUPERVISE || word == WAKE)
+    args.get(1).is_some_and(|word| word == SUPERVISE || word == WAKE || word == GUARD)
 }
 
 pub fn run(args: &[OsString]) -> Result<()> {
@@ -56,11 +57,15 @@ pub fn run(args: &[OsString]) -> Result<()> {
         .map_err(|source| Error::Spawn { what: "a process in the background", source })?;
     let files = files_of(&thread).ok();
     let done = catch_panic(|| match consumer {
+        Some(consumer) if command == GUARD => {
+            // SAFETY: the parent passed this descriptor on, and nothing else in this process uses it.
+            Ok(unsafe { guard::guard(&thread, &ConsumerId::stored(consumer), lock_fd) }?)
+        }
         Some(consumer) => {
             let shutdown = signals::as_shutdown_requests(&[SIGTERM])?;
             let consumer = ConsumerId::stored(consumer);
             let lease = lease_ms.map_or(LEASE, Duration::from_millis);
-            // SAFETY: the parent passed this descriptor on, and nothing else in this process uses it.
+            // SAFETY: as above.
             Ok(unsafe { supervisor::supervise(&thread, &consumer, lock_fd, worker, lease, &shutdown) }?)
         }
         None => {

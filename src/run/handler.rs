@@ -1,8 +1,9 @@
 //! One run of a handler: its input, starting it, its output, and ending it.
 //!
-//! A run ends when its `sh` has been reaped, whatever that left in the background. A run that is being
-//! *ended* (by a time limit or `stop`) is over only when its whole process group is gone. Standard
-//! output and error go straight to a file, so no process has to read them from a pipe.
+//! A run whose `sh` ends with 0 ends when that has been reaped, whatever it left in the background. Any other run is
+//! over only when its whole process group is gone: one that is being *ended* (by a time limit or `stop`), and one
+//! whose `sh` failed, so that what this left does not work on beside the next attempt. Standard output and error go
+//! straight to a file, so no process has to read them from a pipe.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
+use super::guard::{Deadline, Guard};
 use super::{process, spawn};
 use crate::error::{Error, IoContext, Result};
 use crate::files::lock::Lock;
@@ -34,6 +36,9 @@ const LOGS_KEPT: usize = 3;
 
 /// How much of the end of a run's output a dead letter keeps, in bytes.
 const OUTPUT_KEPT: u64 = 2048;
+
+/// How long processes that a failed `sh` left have between TERM and KILL.
+pub const REST_GRACE: Duration = Duration::from_secs(10);
 
 /// Polling interval for a run that is being ended.
 const ENDING_STEP: Duration = Duration::from_millis(10);
@@ -116,13 +121,23 @@ fn stdin_file(queue: &Queue, contents: &[u8]) -> Result<File> {
     make().at("write the handler's stdin in", &queue.files.path_of("run"))
 }
 
-/// Starts the handler, which then holds a copy of `lock` and gets the epoch of the lease, if there is one.
+/// What a handler is started with.
+pub struct Terms<'t> {
+    /// It holds a copy.
+    pub lock: &'t Lock,
+    /// Of the lease, if there is one.
+    pub epoch: Option<i64>,
+    /// What ends it if its supervisor cannot, and when.
+    pub guard: Option<(&'t Guard, Deadline)>,
+}
+
+/// Starts the handler.
 pub fn start(
     files: &Files,
     subscription: &Subscription,
     task: Task,
     stdin: Option<File>,
-    (lock, epoch): (&Lock, Option<i64>),
+    terms: Terms<'_>,
 ) -> Result<Running> {
     let mut output = Output::open(files, subscription);
     match &mut output {
@@ -133,37 +148,35 @@ pub fn start(
         }
     }
     let output = output.ok();
-    let command = command(files, subscription);
+    let mut command = command(files, subscription);
+    if let Some(epoch) = terms.epoch {
+        command.env("THREAD_EPOCH", epoch.to_string());
+    }
     let file = output.as_ref().map(|output| &output.file);
-    let spawned = match epoch {
+    let spawned = match terms.guard {
         #[cfg(target_os = "linux")]
         None => {
             let given = spawn::Given { stdin: stdin.as_ref(), output: file };
-            spawn::without_fork(&command, lock, given)
+            spawn::without_fork(&command, terms.lock, given)
         }
-        _ => fork(command, lock, epoch, stdin, file),
+        _ => {
+            // By a fork, in which the child itself tells the guard its process group before it executes anything.
+            spawn::detached(&mut command, Some(terms.lock));
+            if let Some((guard, until)) = terms.guard {
+                guard.admit(&mut command, terms.epoch, until)?;
+            }
+            fork(command, stdin, file)
+        }
     };
     let pid = spawned.map_err(|source| Error::Spawn { what: "the handler", source })?;
     #[cfg(target_os = "linux")]
     let exit_notice = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok();
     #[cfg(not(target_os = "linux"))]
     let exit_notice = None;
-    Ok(Running { pid, exit_notice, exit: None, kill_at: None, output })
+    Ok(Running { pid, exit_notice, exit: None, kill_at: None, has_rest: false, output })
 }
 
-/// Starts the handler by a fork, in which more can be done: with a lease, its shell ends with this process.
-fn fork(
-    mut command: Command,
-    lock: &Lock,
-    epoch: Option<i64>,
-    stdin: Option<File>,
-    output: Option<&File>,
-) -> std::io::Result<Pid> {
-    if let Some(epoch) = epoch {
-        command.env("THREAD_EPOCH", epoch.to_string());
-        end_with_parent(&mut command);
-    }
-    spawn::detached(&mut command, Some(lock));
+fn fork(mut command: Command, stdin: Option<File>, output: Option<&File>) -> std::io::Result<Pid> {
     if let Some(file) = stdin {
         command.stdin(file);
     }
@@ -173,18 +186,6 @@ fn fork(
         command.stdout(out).stderr(err);
     }
     Ok(Pid::from_child(&command.spawn()?))
-}
-
-/// Makes the kernel kill the shell with its supervisor, because only that ends it before the lease is over.
-fn end_with_parent(command: &mut Command) {
-    #[cfg(target_os = "linux")]
-    // SAFETY: between fork and exec, the closure makes one system call and allocates nothing.
-    unsafe {
-        let end = || Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?);
-        std::os::unix::process::CommandExt::pre_exec(command, end);
-    }
-    #[cfg(not(target_os = "linux"))]
-    let _ = command;
 }
 
 /// The handler's command line, with its working directory and environment.
@@ -210,6 +211,8 @@ pub struct Running {
     exit: Option<Exit>,
     /// Set once the run is being ended: from this time on, KILL is sent to its processes.
     kill_at: Option<Instant>,
+    /// Its `sh` has ended, but not other processes, and they may not stay.
+    has_rest: bool,
     output: Option<Output>,
 }
 
@@ -217,6 +220,21 @@ impl Running {
     /// Identifies the handler's first process, to be recorded.
     pub fn process(&self) -> Option<ProcessId> {
         ProcessId::of(self.pid.as_raw_nonzero().get().unsigned_abs())
+    }
+
+    /// The process group that it leads.
+    pub fn group(&self) -> Pid {
+        self.pid
+    }
+
+    /// Ends the processes that the `sh` left when it failed, unless the run is being ended anyway. Returns whether this
+    /// begins now.
+    pub fn end_rest(&mut self) -> bool {
+        let begins = self.has_rest && self.kill_at.is_none();
+        if begins {
+            self.end(libc::SIGTERM, REST_GRACE);
+        }
+        begins
     }
 
     /// Returns how the run ended; `None` if it has not. Reaps ended children, and kills the process group
@@ -228,11 +246,14 @@ impl Running {
                 self.exit = Some(exit_of(status));
             }
         }
-        let Some(kill_at) = self.kill_at else { return self.exit };
-        if !process::group_is_alive(self.pid) && self.exit.is_some() {
-            return self.exit;
+        if let Some(exit) = self.exit {
+            let may_leave = exit == Exit::Code(0) && self.kill_at.is_none();
+            if may_leave || !process::group_is_alive(self.pid) {
+                return Some(exit);
+            }
+            self.has_rest = true;
         }
-        if Instant::now() >= kill_at {
+        if self.kill_at.is_some_and(|kill_at| kill_at <= Instant::now()) {
             // Fails if the group is already gone, which is fine.
             rustix::process::kill_process_group(self.pid, Signal::KILL).ok();
         }

@@ -21,6 +21,9 @@ pub const SUPERVISE: &str = "_supervise";
 /// The subcommand that dispatches in the background.
 pub const WAKE: &str = "_wake";
 
+/// The subcommand that guards a supervisor's handlers.
+pub const GUARD: &str = "_guard";
+
 /// The lock that the `_wake` process holds.
 pub(super) const WAKE_LOCK: &str = "run/_wake.lock";
 
@@ -39,9 +42,9 @@ pub fn set_lease(length: Duration) {
 /// How background processes are started, and how consumers are woken after a push.
 #[derive(Debug, Clone)]
 pub struct Launcher {
-    /// The program `thread`, or another that accepts the subcommands [`SUPERVISE`] and [`WAKE`] and passes
-    /// their arguments to [`supervise`](super::supervisor::supervise) and
-    /// [`in_background`](super::wake::in_background).
+    /// The program `thread`, or another that accepts the subcommands [`SUPERVISE`], [`WAKE`] and [`GUARD`] and
+    /// passes their arguments to [`supervise`](super::supervisor::supervise),
+    /// [`in_background`](super::wake::in_background) and [`guard`](super::guard::guard()).
     pub program: PathBuf,
     pub waking: WakeBy,
 }

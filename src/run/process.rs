@@ -9,6 +9,7 @@
 
 use std::fs;
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -144,6 +145,33 @@ pub fn members_of(group: u32) -> impl Iterator<Item = ProcessId> {
     all().filter(move |process| process.group == group).filter_map(|process| ProcessId::of(process.pid))
 }
 
+/// The running members of the process group whose leader had this pid and began at one of these times, at whose end
+/// the group was still there. Once that is empty, its id may be somebody else's, and there are none. A member that began
+/// by then, or of which `is_certain` knows where it belongs, shows that the group was never empty.
+pub fn members_of_leader(
+    group: u32,
+    began: RangeInclusive<i64>,
+    is_certain: impl Fn(u32) -> bool,
+) -> Vec<ProcessId> {
+    let members: Vec<Process> = all().filter(|process| process.group == group).collect();
+    // A leader that has ended but was not reaped has the id too.
+    let is_ours = match Process::read(group) {
+        Some((leader, _)) => began.contains(&leader.start),
+        None => members.iter().any(|member| member.start <= *began.end() || is_certain(member.pid)),
+    };
+    let ours = members.into_iter().filter(|_| is_ours);
+    ours.map(|member| ProcessId::with_start(member.pid, member.start)).collect()
+}
+
+/// The recorded first process of a consumer's handler, whether or not it is alive, if it was started here since the
+/// last boot.
+pub fn handler_here<'s>(files: &Files, subscription: &'s Subscription) -> Option<&'s ProcessId> {
+    let state = &subscription.state;
+    let is_here = |process: &&ProcessId| process.boot == boot_id() && process.namespace == namespace();
+    let handler = state.handler.as_ref().filter(is_here);
+    handler.filter(|_| subscription.held_by.is_none() && state.home == Some(files.home()))
+}
+
 /// The other processes that hold the lock on a file of a thread, not those that merely have the file open.
 /// Only those whose descriptors this user may list; empty on systems without `/proc`.
 pub fn holders_of(files: &Files, name: &Path) -> impl Iterator<Item = ProcessId> + use<> {
@@ -243,6 +271,11 @@ pub struct Process {
 
 impl Process {
     fn of(pid: u32) -> Option<Process> {
+        Process::read(pid).and_then(|(process, is_zombie)| (!is_zombie).then_some(process))
+    }
+
+    /// Also returns whether it is a zombie.
+    fn read(pid: u32) -> Option<(Process, bool)> {
         let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
         // The second field is the program's name in parentheses, and may itself contain parentheses and spaces.
         let after_name = stat.iter().rposition(|&b| b == b')')? + 1;
@@ -252,7 +285,7 @@ impl Process {
         let field = |number: usize| fields.get(number - 3)?.parse::<i64>().ok();
         let id = |number| field(number).and_then(|id| u32::try_from(id).ok());
         let process = Process { pid, parent: id(4)?, group: id(5)?, session: id(6)?, start: field(22)? };
-        (!matches!(fields[0], "Z" | "X")).then_some(process)
+        Some((process, matches!(fields[0], "Z" | "X")))
     }
 }
 

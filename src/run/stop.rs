@@ -2,12 +2,11 @@
 //!
 //! The request is written to the consumer's row, and the supervisor, the parent of the run, ends it. If the
 //! supervisor was killed but its handler is still running, a process certainly belongs to the run in two
-//! cases: it is in the process group of the recorded handler, which is still the same process; or it holds
-//! the consumer's lock and has this thread and consumer in its environment. No other process is ever
-//! signalled. The same processes are ended, and the end of the run recorded, if the supervisor is alive but has not
+//! cases: it is in the process group of the recorded handler, whose first process is still there, or of which
+//! another member holds the consumer's lock or has this thread and consumer in its environment; or it does both
+//! itself. No other process is ever signalled. The same processes are ended, and the end of the run recorded, if the supervisor is alive but has not
 //! acted on the request in time, because it is stopped or hangs.
 
-use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
 use chrono::Utc;
@@ -16,6 +15,7 @@ use rustix::process::Signal;
 use super::control::{notify_supervisors, update};
 use super::outcome::{End, record_end, record_end_of_wait};
 use super::process::{self, Ending, Liveness, handler_of, supervisor_of};
+use super::rest::{self, variables};
 use crate::error::{Error, Result};
 use crate::model::run::{Exit, Phase, ProcessId, RunState, StopRequest};
 use crate::model::subscription::{ConsumerId, Subscription};
@@ -212,15 +212,15 @@ fn record_stopped(queue: &mut Queue, subscription: &Subscription) -> Result<()> 
 /// The processes of a run that still run, other than its supervisor.
 fn left_of(queue: &Queue, subscription: &Subscription, group: Option<&ProcessId>) -> Vec<ProcessId> {
     let lock = queue.files.consumer_lock(&subscription.consumer);
-    let variable = |name: &str, value: &[u8]| [name.as_bytes(), b"=", value].concat();
-    let run_variables = [
-        variable("THREAD_DIR", queue.location().as_os_str().as_bytes()),
-        variable("THREAD_CONSUMER", subscription.consumer.as_str().as_bytes()),
-    ];
+    let given = variables(queue.location(), &subscription.consumer);
     // A push from a handler passes these variables on to the supervisors that it starts.
     let supervisor = subscription.state.supervisor.as_ref().map(|process| process.pid);
-    let holders = process::holders_of(&queue.files, &lock)
-        .filter(|p| Some(p.pid) != supervisor && process::was_given(p.pid, &run_variables));
-    let members = group.into_iter().flat_map(|handler| process::members_of(handler.pid));
-    holders.chain(members).collect()
+    let holders: Vec<ProcessId> =
+        process::holders_of(&queue.files, &lock).filter(|holder| Some(holder.pid) != supervisor).collect();
+    let members = match group {
+        Some(handler) => process::members_of(handler.pid).collect(),
+        // Its first process may have ended before the others.
+        None => rest::of_handler(&queue.files, subscription, |pid| holders.iter().any(|h| h.pid == pid)),
+    };
+    holders.into_iter().filter(|holder| process::was_given(holder.pid, &given)).chain(members).collect()
 }

@@ -7,6 +7,7 @@
 //! background cannot hold the next run's lock. The database is not open while the handler runs or the
 //! supervisor waits.
 
+mod guarded;
 mod runs;
 
 use std::cell::Cell;
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 use chrono::Utc;
 
 use super::dispatch::{NextStep, Start, Wait, is_left_to_others, next_step, try_lock};
+use super::guard::Guard;
 use super::handler;
 use super::outcome::{End, record_end, record_end_of_wait};
 use super::shutdown::Shutdown;
@@ -74,8 +76,9 @@ pub unsafe fn supervise(
     listen(location);
     let watcher = Watcher::new(&files, CONTROL);
     let unsynced = Cell::default();
+    let guard = Guard::new(location, consumer);
     let mut supervisor =
-        Supervisor { files: &files, consumer, watcher, worker, shutdown, unsynced, lease: None };
+        Supervisor { files: &files, consumer, watcher, worker, shutdown, unsynced, lease: None, guard };
     loop {
         let done = match supervisor.take_lease(length) {
             Ok(true) => supervisor.act(&mut lock),
@@ -113,6 +116,8 @@ struct Supervisor<'a> {
     unsynced: Cell<Option<Instant>>,
     /// Where several machines share the thread.
     lease: Option<Box<dyn Lease>>,
+    /// Ends a handler that this process cannot end any more.
+    guard: Guard,
 }
 
 /// What to do after a step.
@@ -198,6 +203,7 @@ impl Supervisor<'_> {
         subscription: &Subscription,
     ) -> Result<Option<Subscription>> {
         log!(queue, Warn, "dispatch: consumer={} abandoned by its supervisor", self.consumer);
+        self.end_rest(subscription);
         let began = subscription.state.since.unwrap_or_else(Utc::now).min(Utc::now());
         let end = End { exit: Exit::Unknown, interrupted: false, output: "", span: None, at: began };
         record_end(queue, subscription, &end)

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal};
 use thread::model::location::Location;
 use thread::model::run::ProcessId;
-use thread::run::launcher::{SUPERVISE, WAKE};
+use thread::run::launcher::{GUARD, SUPERVISE, WAKE};
 use thread::run::process::{self, Liveness, Process, ancestors, runs_as};
 
 /// Selects processes of an agent.
@@ -138,7 +138,7 @@ pub fn descendants(supervisor: &ProcessId) -> BTreeSet<u32> {
     }
     let mut found = BTreeSet::new();
     while let Some(pid) = left.pop() {
-        let is_meant = pid != own && !line.contains(&pid) && !runs_as(pid, &[SUPERVISE, WAKE]);
+        let is_meant = pid != own && !line.contains(&pid) && !runs_as(pid, &[SUPERVISE, WAKE, GUARD]);
         if is_meant && found.insert(pid) {
             left.extend(children(pid));
         }

@@ -73,8 +73,8 @@ impl Supervisor<'_> {
         let consumer = self.consumer;
         self.watcher.clear();
         let began = Instant::now();
-        let epoch = self.lease.as_ref().map(|lease| lease.epoch());
-        let mut running = match handler::start(self.files, &subscription, task, stdin, (lock, epoch)) {
+        let terms = self.terms(lock);
+        let mut running = match handler::start(self.files, &subscription, task, stdin, terms) {
             Ok(running) => running,
             Err(failed) => {
                 // It never ran, so no attempt is counted; the next push or dispatch tries again.
@@ -89,6 +89,7 @@ impl Supervisor<'_> {
         log!(self.files, Info, "dispatch: consumer={consumer} spawned handler_cmd={command}");
 
         let (exit, mut interrupted) = self.wait_for_end(kept, &mut running, &subscription);
+        self.guard.release();
         let after = began.elapsed();
         if self.lease.is_some() && matches!(exit, Exit::Code(126 | 127)) {
             // Another machine may have the program.
@@ -221,7 +222,16 @@ impl Supervisor<'_> {
                 let exit = if timed_out { Exit::TimedOut } else { exit };
                 // When the machine shuts down, the handler gets its own TERM at the same time as this process.
                 let terminated = self.shutdown.requests() > 0 && exit == Exit::Signal(libc::SIGTERM);
-                return (exit, interrupted || terminated);
+                return (exit, interrupted || terminated || self.was_cut(exit));
+            }
+            if running.end_rest() {
+                deadline = None;
+                let left = "failed, and left processes behind, which are ended";
+                log!(self.files, Warn, "dispatch: consumer={consumer} {left}");
+            }
+            if !interrupted && !self.keep_guarded(running) {
+                interrupted = true;
+                running.end(libc::SIGTERM, SHUTDOWN_GRACE);
             }
             if !interrupted && self.shutdown.requests() > 1 {
                 interrupted = true;
@@ -246,7 +256,8 @@ impl Supervisor<'_> {
                 lease.left().saturating_sub(lease.length() / 4).min(LOOK_EVERY)
             });
             let longest = longest.min(until(short_until)).min(until(deadline)).min(renewed);
-            let requested = self.watcher.wait(longest, notice.into_iter().chain([self.shutdown.poll_fd()]));
+            let others = notice.into_iter().chain([self.shutdown.poll_fd()]);
+            let requested = self.guard.watched(|guard| self.watcher.wait(longest, others.chain(guard)));
             if requested
                 && let Some(stop) = self.stop_request(kept, subscription)
                 && followed != Some(stop)

@@ -6,6 +6,7 @@ mod connect;
 mod errors;
 mod failover;
 mod follow;
+mod guards;
 mod kills;
 mod machine;
 mod machines;
