@@ -4,8 +4,8 @@
 //! supervisor was killed but its handler is still running, a process certainly belongs to the run in two
 //! cases: it is in the process group of the recorded handler, whose first process is still there, or of which
 //! another member holds the consumer's lock or has this thread and consumer in its environment; or it does both
-//! itself. No other process is ever signalled. The same processes are ended, and the end of the run recorded, if the supervisor is alive but has not
-//! acted on the request in time, because it is stopped or hangs.
+//! itself. No other process is ever signalled. The same processes are ended, and the end of the run recorded, if
+//! the supervisor is alive but has not acted on the request in time, because it is stopped or hangs.
 
 use std::time::{Duration, Instant};
 
