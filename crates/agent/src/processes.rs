@@ -103,14 +103,14 @@ pub fn own_supervisor() -> ProcessId {
     found.and_then(ProcessId::of).unwrap_or_else(ProcessId::own)
 }
 
-/// Returns the supervisors of a consumer of this thread.
+/// Returns the supervisors of a consumer of this thread, and their guards.
 pub fn supervisors_of(location: &Location, consumer: &str) -> Vec<ProcessId> {
     let has =
         |words: &[&[u8]], option: &[u8], value: &[u8]| words.windows(2).any(|two| two == [option, value]);
     let is_one = |pid: &u32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let words: Vec<&[u8]> = line.split(|&byte| byte == 0).collect();
-        words.get(1) == Some(&SUPERVISE.as_bytes())
+        words.get(1).is_some_and(|word| [SUPERVISE, GUARD].iter().any(|command| *word == command.as_bytes()))
             && has(&words, b"--thread", location.as_os_str().as_bytes())
             && has(&words, b"--consumer", consumer.as_bytes())
     };

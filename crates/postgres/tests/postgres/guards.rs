@@ -1,8 +1,9 @@
 //! No handler or child of one works on beside its successor on another machine, whatever becomes of its supervisor.
 
 use std::fs;
+use std::time::Duration;
 
-use thread_testkit::{Signal, kill, postgres::server, send, wait_for, wait_until};
+use thread_testkit::{Dice, Signal, kill, long, postgres::server, send, wait_for, wait_until};
 
 use crate::machine::Machine;
 
@@ -136,4 +137,31 @@ fn a_child_that_left_the_group_but_holds_the_lock_is_ended_too() {
     kill_all(&machine, "thread\0dispatch");
     kill_all(&machine, "\0_supervise\0");
     wait_until("all to end", || machine.processes().is_empty());
+}
+
+/// Also between the start of a handler and the moment at which its supervisor knows of it.
+#[test]
+fn at_whatever_moment_a_supervisor_is_killed_nothing_of_its_handler_is_left() {
+    let Some(server) = server() else { return };
+    let location = server.location_of("moments", "inbox");
+    let machine = Machine::new(&location);
+    machine.ok(&["init", &location]);
+    let options = ["--deliver", "stdin", "--backoff", "1ms", "--max-attempts", "1000"];
+    machine.ok(&[&["subscribe", "bot", "echo begin >>out; sleep 1000 & wait"], &options[..]].concat());
+    machine.ok(&["push", "x"]);
+    let (mut dice, mut rounds) = (Dice::new(), 0);
+    // Until some were killed before their handler began, and some after that.
+    let (mut before, mut after) = (0, 0);
+    while rounds < if long() { 200 } else { 10 } || before == 0 || after == 0 {
+        rounds += 1;
+        let begun = lines(&machine).len();
+        machine.ok(&["dispatch"]);
+        std::thread::sleep(Duration::from_millis(dice.up_to(150 + 20 * rounds)));
+        wait_until("all to end", || {
+            running(&machine, "\0_supervise\0").into_iter().for_each(kill);
+            machine.processes().is_empty()
+        });
+        *if lines(&machine).len() > begun { &mut after } else { &mut before } += 1;
+    }
+    eprintln!("supervisors killed: {before} before their handler began, {after} after that");
 }
