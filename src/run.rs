@@ -11,7 +11,7 @@
 
 pub mod control;
 pub mod dispatch;
-#[cfg_attr(not(target_os = "linux"), path = "guard/none.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "run/guard/none.rs")]
 pub mod guard;
 mod handler;
 pub mod launcher;

@@ -120,7 +120,7 @@ impl Guard {
             let group = i64::from(rustix::process::getpid().as_raw_nonzero().get());
             Message { group, epoch: epoch.unwrap_or(0), until, sent: now() }.send(link)?;
             // From here on the guard kills the group when it is over.
-            if until.is_over() { Err(rustix::io::Errno::TIMEDOUT.into()) } else { Ok(()) }
+            if until.is_over() { Err(rustix::io::Errno::TIME.into()) } else { Ok(()) }
         };
         // SAFETY: between fork and exec, the closure only makes system calls, and allocates nothing. The descriptor is
         // open there: it is only closed by the exec, and here by functions that start another guard.
