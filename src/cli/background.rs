@@ -55,9 +55,11 @@ pub fn run(args: &[OsString]) -> Result<()> {
     // SAFETY: nothing was opened yet.
     let lock_fd = unsafe { spawn::settle(Inherited { lock_fd, open_files }) }
         .map_err(|source| Error::Spawn { what: "a process in the background", source })?;
-    let files = files_of(&thread).ok();
+    let is_guard = command == GUARD;
+    // A guard keeps nothing open.
+    let files = if is_guard { None } else { files_of(&thread).ok() };
     let done = catch_panic(|| match consumer {
-        Some(consumer) if command == GUARD => {
+        Some(consumer) if is_guard => {
             // SAFETY: the parent passed this descriptor on, and nothing else in this process uses it.
             Ok(unsafe { guard::guard(&thread, &ConsumerId::stored(consumer), lock_fd) }?)
         }
@@ -78,7 +80,7 @@ pub fn run(args: &[OsString]) -> Result<()> {
     });
     // No one reads stderr here, so the failure goes to the log, unless the thread was moved or removed.
     if let Err(failure) = &done
-        && let Some(files) = files.filter(Files::still_there)
+        && let Some(files) = if is_guard { files_of(&thread).ok() } else { files.filter(Files::still_there) }
     {
         log!(files, Error, "{command}: {failure}");
     }

@@ -10,7 +10,7 @@
 
 mod watch;
 
-use std::cell::RefCell;
+use std::cell::{Cell, Ref, RefCell};
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -28,6 +28,9 @@ use crate::error::{Error, Result};
 use crate::model::location::Location;
 use crate::model::run::ProcessId;
 use crate::model::subscription::ConsumerId;
+
+/// How often a guard is replaced during one run.
+const MOST_REPLACED: u32 = 5;
 
 /// The time at which the guard ends a handler without being told to, on a clock that also runs while the machine is
 /// suspended, in milliseconds.
@@ -93,6 +96,8 @@ pub struct Guard {
     location: Location,
     consumer: ConsumerId,
     started: RefCell<Option<Started>>,
+    /// How many were replaced since nothing was guarded.
+    replaced: Cell<u32>,
 }
 
 #[derive(Debug)]
@@ -104,7 +109,12 @@ struct Started {
 impl Guard {
     /// A guard for handlers of this consumer. None is started yet.
     pub fn new(location: &Location, consumer: &ConsumerId) -> Guard {
-        Guard { location: location.clone(), consumer: consumer.clone(), started: RefCell::default() }
+        Guard {
+            location: location.clone(),
+            consumer: consumer.clone(),
+            started: RefCell::default(),
+            replaced: Cell::new(0),
+        }
     }
 
     /// Makes the handler that `command` starts tell the guard of its process group before it executes anything, and
@@ -133,7 +143,7 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// None can be started.
+    /// None can be started, or each ends at once.
     pub fn keep(&self, group: Pid, epoch: Option<i64>, until: Deadline) -> Result<()> {
         let group = i64::from(group.as_raw_nonzero().get());
         let message = Message { group, epoch: epoch.unwrap_or(0), until, sent: now() };
@@ -143,11 +153,16 @@ impl Guard {
             return Ok(());
         }
         self.give_up();
+        self.replaced.set(self.replaced.get() + 1);
+        if self.replaced.get() > MOST_REPLACED {
+            return Err(cannot_start(io::Error::other("it ends again and again")));
+        }
         message.send(self.link()?.as_raw_fd()).map_err(cannot_start)
     }
 
     /// From now on nothing is guarded: what the handler left, if anything, may stay.
     pub fn release(&self) {
+        self.replaced.set(0);
         if let Some(guard) = &*self.started.borrow() {
             // If it is gone, it guards nothing either.
             Message::NONE.send(guard.link.as_raw_fd()).ok();
@@ -160,14 +175,14 @@ impl Guard {
     }
 
     /// The supervisor's end of the link to a guard that is there.
-    fn link(&self) -> Result<std::cell::Ref<'_, OwnedFd>> {
+    fn link(&self) -> Result<Ref<'_, OwnedFd>> {
         let is_there = |guard: &Started| Message::NONE.send(guard.link.as_raw_fd()).is_ok();
         if !self.started.borrow().as_ref().is_some_and(is_there) {
             self.give_up();
             *self.started.borrow_mut() = Some(self.start().map_err(cannot_start)?);
         }
         let started = self.started.borrow();
-        std::cell::Ref::filter_map(started, |started| started.as_ref().map(|guard| &guard.link))
+        Ref::filter_map(started, |started| started.as_ref().map(|guard| &guard.link))
             .map_err(|_| cannot_start(io::ErrorKind::NotFound.into()))
     }
 

@@ -59,7 +59,7 @@ fn a_page_for_an_unknown_command_is_exit_2() {
     let world = World::new();
     let error = world.thread(["man", "dead", "lst"]).fails(2);
     assert!(error.contains("there is no command 'thread dead lst'"), "{error}");
-    for words in [&["psuh"][..], &["init", "inbox"], &["_supervise"], &["_wake"]] {
+    for words in [&["psuh"][..], &["init", "inbox"], &["_supervise"], &["_wake"], &["_guard"]] {
         world.thread(["man"].iter().chain(words)).fails(2);
     }
     assert!(!world.inbox().exists());

@@ -100,6 +100,19 @@ fn a_guard_that_is_killed_is_replaced_and_ignores_what_asks_it_to_end() {
 }
 
 #[test]
+fn a_run_whose_guards_are_killed_again_and_again_is_ended_and_costs_no_attempt() {
+    let Some((mut one, _other)) = at_work("unguarded") else { return };
+    wait_until("the end of the run", || {
+        running(&one, "\0_guard\0").into_iter().for_each(kill);
+        log(&one).contains("is ended: cannot start the guard of the handler: it ends again and again")
+    });
+    wait_until("the next run", || one.bot("pending") == 0);
+    assert_eq!(lines(&one), ["begin 1", "begin 2", "done"]);
+    assert!(log(&one).contains(" interrupted"), "{}", log(&one));
+    assert_eq!(one.end_worker(), Some(0));
+}
+
+#[test]
 fn what_a_handler_left_after_exit_0_is_not_the_guards_to_end() {
     let Some(server) = server() else { return };
     let location = server.location_of("left", "inbox");
