@@ -169,7 +169,11 @@ fn at_whatever_moment_a_supervisor_is_killed_nothing_of_its_handler_is_left() {
         rounds += 1;
         let begun = lines(&machine).len();
         machine.ok(&["dispatch"]);
-        std::thread::sleep(Duration::from_millis(dice.up_to(150 + 20 * rounds)));
+        std::thread::sleep(Duration::from_millis(dice.up_to(if after == 0 {
+            150 + 20 * rounds
+        } else {
+            150
+        })));
         wait_until("all to end", || {
             running(&machine, "\0_supervise\0").into_iter().for_each(kill);
             machine.processes().is_empty()
