@@ -12,8 +12,7 @@ use thread_agent::install::Install;
 use thread_agent::launcher;
 use thread_agent::settings::{Settings, Stay, read_env_file};
 use thread_conversation::CONSUMER;
-
-use crate::error::Result;
+use thread_sessions::Result;
 
 /// The agent that new sessions get.
 #[derive(Debug, Clone)]
@@ -77,7 +76,7 @@ impl Agent {
         }
         match self.install(queue, 0) {
             // Another gateway has just done the same.
-            Err(crate::error::RequestError::Thread(thread::Error::AlreadySubscribed(_))) => Ok(()),
+            Err(thread_sessions::RequestError::Thread(thread::Error::AlreadySubscribed(_))) => Ok(()),
             done => done,
         }
     }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use thread::model::backoff::Backoff;
 use thread::run::Launcher;
+use thread_sessions::{Catalogue, Kind, RequestError, Result, SessionId};
 use tokio::sync::watch;
 
 use crate::access::logins::Logins;
@@ -13,15 +14,12 @@ use crate::access::proxy::Proxies;
 use crate::access::token::{self, Proof, Token};
 use crate::agent::Agent;
 use crate::counters::Counters;
-use crate::error::{RequestError, Result};
 use crate::health::Health;
 use crate::inspect::Inspector;
-use crate::session::blocking_pool::{BlockingPool, Common, Kind, blocking};
-use crate::session::catalogue::Catalogue;
+use crate::session::blocking_pool::{BlockingPool, Common, blocking};
 use crate::session::hub::Hub;
 use crate::session::root::Root;
 use crate::session::tallies::Tallies;
-use crate::session_id::SessionId;
 use crate::storage::Storage;
 
 /// How often it is looked whether clients that stay are still to be let in, whatever has changed.
@@ -30,6 +28,10 @@ const LOOK_AGAIN: Duration = Duration::from_secs(3600);
 /// How often to look whether the handlers of a session that is deleted have ended: at first, and later.
 const FIRST_STEP: Duration = Duration::from_millis(20);
 const LONGEST_STEP: Duration = Duration::from_millis(300);
+
+/// Why a gateway that only shows refuses a request, and what to do.
+pub const READ_ONLY: &str = "this gateway was started with --read-only and changes nothing; use `thread` on its machine, \
+     or start it without --read-only";
 
 pub struct Gateway {
     pub root: Arc<Root>,

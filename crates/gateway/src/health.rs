@@ -3,9 +3,9 @@
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use thread_sessions::catalogue;
 use tokio::sync::oneshot;
 
-use crate::session::catalogue;
 use crate::session::root::Root;
 
 /// How long the root may take before it counts as unreadable.

@@ -15,7 +15,6 @@
 mod access;
 mod agent;
 mod counters;
-mod error;
 mod gateway;
 mod health;
 mod http;
@@ -38,7 +37,7 @@ use object_store::ObjectStore;
 use thread::failure::Failure;
 use thread::run::scope::Scope;
 use thread::run::starter::{News, Starter};
-use thread_sessions::session_id;
+use thread_sessions::{Catalogue, ChangeWatcher};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -56,13 +55,11 @@ use crate::inspect::threads::Threads;
 use crate::options::Options;
 use crate::published::Published;
 use crate::session::blocking_pool::{BlockingPool, THREADS};
-use crate::session::catalogue::Catalogue;
+use crate::session::context::Context;
 use crate::session::hub::Hub;
-use crate::session::live_session::Context;
 use crate::session::root::Root;
 use crate::session::run_log::RunLog;
 use crate::session::stream;
-use crate::session::watch::ChangeWatcher;
 use crate::storage::Storage;
 
 /// How often deletions that were not finished are looked for.

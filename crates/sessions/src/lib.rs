@@ -26,6 +26,10 @@ pub mod session_id;
 pub mod turns;
 pub mod watch;
 
+pub use catalogue::Catalogue;
 pub use error::{RequestError, Result};
 pub use root::Root;
+pub use runs::{AgentView, open_runs};
 pub use session_id::SessionId;
+pub use turns::Kind;
+pub use watch::{ChangeWatcher, SessionWatch};

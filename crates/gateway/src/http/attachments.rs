@@ -12,12 +12,12 @@ use base64::engine::general_purpose::STANDARD;
 use futures_util::StreamExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use thread_sessions::SessionId;
 
 use super::error::{Failures, HttpError};
 use crate::access::connection_limits::Permit;
 use crate::gateway::Gateway;
 use crate::log::refused;
-use crate::session_id::SessionId;
 use crate::storage::{BUCKET, Object, sign};
 
 /// The largest attachment, in bytes.

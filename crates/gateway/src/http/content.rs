@@ -7,12 +7,10 @@ use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
+use thread_sessions::{Kind, RequestError, SessionId};
 
 use super::error::{Failures, HttpError};
-use crate::error::RequestError;
 use crate::gateway::Gateway;
-use crate::session::blocking_pool::Kind;
-use crate::session_id::SessionId;
 
 /// How much is read at a time, in bytes. SQLite comes to each piece over all pages of the content before it.
 const PIECE: usize = 1024 * 1024;

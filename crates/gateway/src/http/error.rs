@@ -7,9 +7,8 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use thread::error::Code;
 use thread_protocol::code;
+use thread_sessions::RequestError;
 use utoipa::{IntoResponses, ToSchema};
-
-use crate::error::RequestError;
 
 /// The longest text of an error that is passed on, in bytes.
 const LONGEST: usize = 64 * 1024;

@@ -10,8 +10,7 @@ use thread_protocol::code;
 
 use super::error::HttpError;
 use super::login::{LOGIN, LOGOUT};
-use crate::error::READ_ONLY;
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, READ_ONLY};
 
 pub async fn only_looking(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response {
     let looks = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);

@@ -5,10 +5,10 @@ use std::ops::ControlFlow;
 
 use thread::Queue;
 use thread::model::subscription::{ConsumerId, DeadLetter as Stored};
+use thread_sessions::{RequestError, Result};
 
 use super::dto::{DeadLetter, DeadPage, Event, ReasonCount};
 use super::event;
-use crate::error::{RequestError, Result};
 
 /// How many reasons are listed, and how many are distinguished.
 const REASONS: usize = 100;

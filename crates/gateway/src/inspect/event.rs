@@ -6,9 +6,9 @@ use serde_json::Value;
 use thread::model::event::CappedRow;
 use thread::queue::Selection;
 use thread::{After, Queue};
+use thread_sessions::Result;
 
 use super::dto::Event;
-use crate::error::Result;
 
 /// How much of a text is shown in a list, in bytes.
 pub const CUT: u64 = 4096;

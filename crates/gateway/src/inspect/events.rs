@@ -8,14 +8,11 @@ use thread::model::run::{RUNS_KEPT, Run, RunResult};
 use thread::pending::checked_filter;
 use thread::queue::Selection;
 use thread::{After, Filter, Queue};
+use thread_sessions::{RequestError, Result};
 
-use super::dead;
-use super::dto::{DeadLetter, EventDetail, EventPage, FilterFailures, Handled, Handling, Incomplete};
-use super::event;
-use super::runs;
+use super::dto::{self, DeadLetter, EventDetail, EventPage, FilterFailures, Handled, Handling, Incomplete};
 use super::threads::Target;
-use super::{FILTER_TIME, dto};
-use crate::error::{RequestError, Result};
+use super::{FILTER_TIME, dead, event, runs};
 
 /// How much of the content of one event is shown, in bytes.
 const WHOLE: u64 = 1024 * 1024;

@@ -40,15 +40,15 @@ use std::time::Duration;
 use thread::Queue;
 use thread::model::subscription::ConsumerId;
 use thread::run::Launcher;
+use thread_sessions::root::BUSY;
 use thread_sessions::turns::Keyed;
+use thread_sessions::{Catalogue, Kind, Result};
 
 use self::overview::Overview;
 use self::threads::{Target, ThreadId, Threads};
 use self::watched::Watched;
-use crate::error::Result;
-use crate::session::blocking_pool::{BUSY, BlockingPool, Kind};
-use crate::session::catalogue::Catalogue;
-use crate::session::live_session::Context;
+use crate::session::blocking_pool::BlockingPool;
+use crate::session::context::Context;
 
 /// How long the filter of a request may take.
 pub const FILTER_TIME: Duration = Duration::from_secs(2);
@@ -94,7 +94,7 @@ impl Inspector {
     ///
     /// # Errors
     ///
-    /// [`RequestError::Unknown`](crate::error::RequestError::Unknown), there is no such thread; as
+    /// [`RequestError::Unknown`](thread_sessions::RequestError::Unknown), there is no such thread; as
     /// [`BlockingPool::run`](crate::session::blocking_pool::BlockingPool::run).
     pub async fn at<T: Send + 'static>(
         self: &Arc<Inspector>,
@@ -124,7 +124,7 @@ impl Inspector {
     ///
     /// # Errors
     ///
-    /// [`RequestError::Unknown`](crate::error::RequestError::Unknown): there is none.
+    /// [`RequestError::Unknown`](thread_sessions::RequestError::Unknown): there is none.
     pub async fn existing(self: &Arc<Inspector>, id: &str) -> Result<ThreadId> {
         let id = self.threads.parse(id)?;
         let (inspector, own) = (self.clone(), id.clone());

@@ -16,13 +16,13 @@ use thread::{LOOK_EVERY, Queue};
 use thread_protocol::method::SessionState;
 use thread_sessions::root::Listed;
 use thread_sessions::turns::Threads;
+use thread_sessions::{RequestError, Result};
 
 use super::Inspector;
 use super::dto::{Figures, Summary, ThreadKind, ThreadList, Trouble};
 use super::rate::Rate;
 use super::state::{self, Looked, Session};
 use super::threads::Target;
-use crate::error::{RequestError, Result};
 use crate::session::blocking_pool::blocking;
 
 /// How long a look may open threads. Those that are left are opened by the next ones, the longest unread first.

@@ -7,8 +7,7 @@ use std::collections::BTreeMap;
 
 use thread::Queue;
 use thread::model::time::{self, Time};
-
-use crate::error::Result;
+use thread_sessions::Result;
 
 /// Numbers of events in the last periods of equal length.
 #[derive(Debug, Clone)]

@@ -13,10 +13,10 @@ use thread::model::subscription::{ConsumerId, Subscription};
 use thread::model::time::{self, Time};
 use thread::pending::checked_filter;
 use thread::run::process::{AtWork, at_work};
+use thread_sessions::{RequestError, Result};
 
 use super::dto::{Outcome, Run, RunDetail, RunPage};
 use super::{event, timeline};
-use crate::error::{RequestError, Result};
 
 /// How much of a run's output is shown, in bytes.
 const OUTPUT: u64 = 256 * 1024;

@@ -13,12 +13,12 @@ use thread::model::subscription::{ConsumerId, Subscription};
 use thread::model::time::{self, Time};
 use thread::pending::CountLimits;
 use thread_conversation::CONSUMER;
+use thread_sessions::Result;
 
 use super::dto::{Consumer, ConsumerCounts, Figures, LastRun, RunUnderWay, Settings, State, Summary, Thread};
 use super::rate::Rate;
 use super::runs;
 use super::threads::Target;
-use crate::error::Result;
 
 /// Events are counted if there are at most so many.
 const COUNTED: u64 = 200_000;

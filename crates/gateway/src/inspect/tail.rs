@@ -8,15 +8,13 @@ use std::time::{Duration, Instant};
 
 use thread::queue::{Remaining, Selection};
 use thread::{Filter, Queue};
+use thread_sessions::{Kind, RequestError, Result, SessionWatch};
 use tokio::time::sleep;
 
 use super::dto::Event;
 use super::event::{self, CUT};
 use super::threads::{Target, ThreadId};
 use super::{FILTER_TIME, Inspector};
-use crate::error::{RequestError, Result};
-use crate::session::blocking_pool::Kind;
-use crate::session::watch::SessionWatch;
 
 /// The most events that are read at a time.
 const PAGE: u64 = 100;

@@ -5,12 +5,11 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fmt;
-use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
+use std::{fmt, fs};
 
 use thread::Queue;
 use thread::failure::Failure;
@@ -18,11 +17,10 @@ use thread::files;
 use thread::files::stamp::{self, Stamp};
 use thread::model::location::Location;
 use thread_sessions::root::Listed;
+use thread_sessions::{RequestError, Result, SessionId};
 
 use super::dto::ThreadKind;
-use crate::error::{RequestError, Result};
 use crate::session::root::Root;
-use crate::session_id::SessionId;
 
 /// Between the two parts of the id of a sub-agent's thread.
 const OF: char = '~';

@@ -9,10 +9,10 @@ use thread::model::time::{self, Time};
 use thread::queue::{Remaining, Selection};
 use thread::{After, Event, Queue};
 use thread_conversation::{Choice, Entry, PermissionAnswer, Record};
+use thread_sessions::Result;
 
 use super::dto::{Event as Shown, Span, SpanKind, ToolEnd};
 use super::event;
-use crate::error::Result;
 
 /// How many events are read, how many spans there are, and how many events are shown.
 const READ: usize = 5000;

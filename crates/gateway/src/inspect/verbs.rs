@@ -12,14 +12,12 @@ use thread::model::subscription::ConsumerId;
 use thread::run::stop::{Stopped, Stopping};
 use thread::run::{control, wake};
 use thread::{Error, Queue};
+use thread_sessions::{Kind, RequestError, Result};
 
-use super::Inspector;
 use super::dead::Meant;
 use super::dto::{Consumer, Discarded, Pushed, Retried};
-use super::state;
 use super::threads::{Target, ThreadId};
-use crate::error::{RequestError, Result};
-use crate::session::blocking_pool::Kind;
+use super::{Inspector, state};
 
 /// How often to look whether a run has ended that is being stopped: at first, and later.
 const FIRST_LOOK: Duration = Duration::from_millis(20);

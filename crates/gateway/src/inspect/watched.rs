@@ -10,15 +10,14 @@ use std::time::{Duration, Instant};
 use axum::body::Bytes;
 use thread::files::stamp::Stamp;
 use thread::{LOOK_EVERY, Queue};
+use thread_sessions::root::BUSY;
+use thread_sessions::{Kind, RequestError, Result};
 use tokio::sync::watch;
 
-use super::Inspector;
 use super::dto::{Summary, Thread, Trouble};
 use super::overview::{Listing, explained};
-use super::state;
 use super::threads::{Target, ThreadId};
-use crate::error::{RequestError, Result};
-use crate::session::blocking_pool::{BUSY, Kind};
+use super::{Inspector, state};
 
 /// After how long a thread is looked at although its files have not changed.
 const ANYWAY: Duration = Duration::from_secs(10);

@@ -10,12 +10,7 @@ use std::time::{Duration, Instant};
 
 use thread::model::backoff::Backoff;
 use thread_sessions::turns::{Threads, Turns};
-
-use crate::error::{RequestError, Result};
-use crate::session_id::SessionId;
-
-pub use thread_sessions::root::BUSY;
-pub use thread_sessions::turns::Kind;
+use thread_sessions::{Kind, RequestError, Result, SessionId};
 
 /// For jobs of sessions.
 const SESSIONS: usize = 24;

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use thread_sessions::ChangeWatcher;
+
 use super::blocking_pool::BlockingPool;
 use super::budget::Budget;
 use super::root::Root;
-use super::watch::ChangeWatcher;
 use crate::storage::Storage;
 
 /// What all sessions share.

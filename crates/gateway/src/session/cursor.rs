@@ -6,13 +6,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use thread_sessions::{RequestError, SessionId};
 use tokio::sync::watch;
 
 use super::event::{Frames, Page, SessionEvent};
 use super::live_session::{Following, LiveSession, Present};
 use super::read_failures::ReadFailures;
-use crate::error::RequestError;
-use crate::session_id::SessionId;
 
 /// A reader's position in a session.
 pub struct Cursor {

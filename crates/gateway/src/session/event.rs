@@ -11,13 +11,11 @@ use thread::queue::{Remaining, Selection};
 use thread::{After, Event, Filter, Queue};
 use thread_conversation::runs::Noted;
 use thread_conversation::{Entry, Record};
-use thread_sessions::events::{matches_capped, matches_whole};
+use thread_sessions::Result;
+use thread_sessions::events::{LARGE, matches_capped, matches_whole};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
 use super::budget::Share;
-use crate::error::Result;
-
-pub use thread_sessions::events::LARGE;
 
 /// The longest content of an ending that is read, in bytes: an answer may have 16 MiB.
 pub const LONGEST: u64 = 17 * 1024 * 1024;

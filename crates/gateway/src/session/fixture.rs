@@ -6,20 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thread::model::subscription::{NO_HANDLER, NewSubscription};
-
 use thread::{NewEvent, Queue};
 use thread_conversation::{Answer, Message, Run, ToolCall};
+use thread_sessions::{ChangeWatcher, Kind, SessionId, open_runs};
 
-use super::blocking_pool::Kind;
+use super::context::Context;
 use super::cursor::{Cursor, Next};
 use super::event::SessionEvent;
-use super::live_session::{Context, Following, LiveSession, Present};
+use super::live_session::{Following, LiveSession, Present};
 use super::page_reader::Reader;
 use super::root::Root;
-use super::runs::open_runs;
-use super::watch::ChangeWatcher;
 use crate::agent::consumer;
-use crate::session_id::SessionId;
 use crate::storage::Storage;
 
 /// Who speaks to the agent in tests.

@@ -4,11 +4,11 @@ use serde_json::{Map, Value};
 use thread_conversation::{ClientInput, Entry, Message, PermissionAnswer};
 use thread_protocol::Content;
 use thread_protocol::event::{self as frame, Event};
+use thread_sessions::SessionId;
+use thread_sessions::excerpt::{TITLE, beginning};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
 use super::event::{Frames, SessionEvent};
-use super::excerpt::{TITLE, beginning};
-use crate::session_id::SessionId;
 use crate::storage::Storage;
 
 /// What clients see of a request to forget.

@@ -10,16 +10,15 @@ use thread::{After, Event, Filter, Queue};
 use thread_conversation::{ClientInput, Entry, Record, SELF, Status, is_ending};
 use thread_protocol::event::Role;
 use thread_protocol::method::{HistoryEntry, MessageRef};
+use thread_sessions::events::LARGE;
+use thread_sessions::{Kind, Result, SessionId};
 use tokio::time::timeout;
 
-use super::blocking_pool::Kind;
 use super::budget::Share;
-use super::event::{LARGE, LONGEST, SessionEvent};
+use super::context::Context;
+use super::event::{LONGEST, SessionEvent};
 use super::frames::{content_of, large_of, message_id};
-use super::live_session::Context;
 use super::message_ref::seq_of;
-use crate::error::Result;
-use crate::session_id::SessionId;
 use crate::storage::Storage;
 
 /// How much text a page has, in bytes, unless its only message has more; as much again of text between steps.

@@ -5,17 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use thread::Queue;
+use thread_sessions::{AgentView, Kind, RequestError, Result, SessionId, SessionWatch, open_runs};
 use tokio::time::timeout;
 
-use super::blocking_pool::Kind;
-use super::live_session::{Context, LiveSession};
+use super::context::Context;
+use super::live_session::LiveSession;
 use super::page_reader::Reader;
 use super::read_failures::ReadFailures;
-use super::runs::{AgentView, open_runs};
 use super::sub_agents;
-use super::watch::SessionWatch;
-use crate::error::{RequestError, Result};
-use crate::session_id::SessionId;
 
 /// How long a database stays open, and events stay in the ring, after the last event.
 const LINGER: Duration = Duration::from_secs(3);

@@ -13,17 +13,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use thread_conversation::Entry;
 use thread_conversation::runs::Runs;
+use thread_sessions::{Kind, Result, SessionId, SessionWatch};
 use tokio::sync::{OnceCell, watch};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
-use super::blocking_pool::Kind;
-pub use super::context::Context;
+use super::context::Context;
 use super::event::{Frames, Page, SessionEvent};
 use super::frames;
 use super::page_reader::{ReadPage, Reader, read_page};
-use super::watch::SessionWatch;
-use crate::error::Result;
-use crate::session_id::SessionId;
 
 /// How much the ring of a session holds, in bytes.
 const RING_BYTES: usize = 512 * 1024;

@@ -3,8 +3,7 @@
 use thread::model::filter::Scope;
 use thread::{Filter, Queue};
 use thread_protocol::method::MessageRef;
-
-use crate::error::{RequestError, Result};
+use thread_sessions::{RequestError, Result};
 
 /// The id of the event for a `seq` or the id of a message.
 ///

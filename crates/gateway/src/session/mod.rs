@@ -5,7 +5,7 @@
 
 pub mod blocking_pool;
 pub mod budget;
-mod context;
+pub mod context;
 pub mod cursor;
 pub mod event;
 #[cfg(test)]
@@ -19,10 +19,9 @@ mod page_reader;
 mod read_failures;
 pub mod root;
 pub mod run_log;
-pub mod runs;
+#[cfg(test)]
+mod runs_tests;
 pub mod stream;
 mod sub_agents;
 pub mod tallies;
 pub mod write;
-
-pub use thread_sessions::{catalogue, excerpt, search, watch};

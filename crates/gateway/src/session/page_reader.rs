@@ -4,14 +4,12 @@ use std::sync::Arc;
 
 use thread::Queue;
 use thread_conversation::runs::Runs;
+use thread_sessions::events::LARGE;
+use thread_sessions::{AgentView, Kind, RequestError, Result, SessionId, open_runs};
 
-use super::blocking_pool::Kind;
 use super::budget::{PAGE, Share};
 use super::context::Context;
-use super::event::{LARGE, Page, Reading, read};
-use super::runs::{AgentView, open_runs};
-use crate::error::{RequestError, Result};
-use crate::session_id::SessionId;
+use super::event::{Page, Reading, read};
 
 /// What reads a session: its database, if it is open, and what is known of its agent.
 #[derive(Default)]

@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use thread::model::backoff::Backoff;
-
-use crate::error::RequestError;
-use crate::session_id::SessionId;
+use thread_sessions::{RequestError, SessionId};
 
 const FIRST: Duration = Duration::from_millis(250);
 const LONGEST: Duration = Duration::from_secs(10);

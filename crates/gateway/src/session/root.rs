@@ -7,33 +7,28 @@
 
 use std::collections::hash_map::Entry::{Occupied, Vacant};
 use std::collections::{BTreeSet, HashMap};
-use std::fs;
-use std::io;
-use std::ops::ControlFlow;
-use std::ops::Deref;
+use std::ops::{ControlFlow, Deref};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fs, io};
 
 use rustix::fs::FlockOperation;
 use serde_json::{Map, Value};
 use thread::model::filter::Scope;
 use thread::model::run::StopRequest;
 use thread::model::subscription::{ConsumerId, Subscription};
-use thread::queue::NewThread;
-use thread::queue::{Remaining, Selection};
+use thread::queue::{NewThread, Remaining, Selection};
 use thread::run::stop::Stopping;
 use thread::{After, Error, Event, Filter, NewEvent, Queue};
 use thread_conversation::{Entry, Fork, SELF, end_key, ending_of, is_ending};
 use thread_protocol::method::MessageRef;
-use thread_sessions::root::DELETING;
+use thread_sessions::root::{BUSY, DELETING};
+use thread_sessions::{RequestError, Result, SessionId};
 
-use super::blocking_pool::BUSY;
 use super::message_ref::seq_of;
 use crate::agent::Agent;
-use crate::error::{RequestError, Result};
-use crate::session_id::SessionId;
 use crate::storage::{Object, Storage, parts};
 
 /// Prefix of the temporary names.

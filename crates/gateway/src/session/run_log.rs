@@ -11,10 +11,9 @@ use thread::Queue;
 use thread::files::JSONL;
 use thread::model::time;
 use thread_conversation::Entry;
+use thread_sessions::{Result, SessionId};
 
 use super::event::for_each;
-use crate::error::Result;
-use crate::session_id::SessionId;
 
 /// The events that begin a run, or may end one.
 const EVENTS: &str =

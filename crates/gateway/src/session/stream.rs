@@ -15,13 +15,13 @@ use thread::files::{DB, JSONL};
 use thread::maintenance::prune::{self, Old, Request};
 use thread::model::time::{self, Time};
 use thread_agent::sub_agent::threads_in;
+use thread_sessions::root::BUSY;
 use thread_sessions::turns::Threads;
+use thread_sessions::{Kind, RequestError, Result, open_runs};
 
-use super::blocking_pool::{BUSY, Kind, blocking};
+use super::blocking_pool::blocking;
+use super::context::Context;
 use super::event::for_each;
-use super::live_session::Context;
-use super::runs::open_runs;
-use crate::error::{RequestError, Result};
 
 /// The subtypes of the events that are deleted.
 const STREAM: [&str; 2] = ["token", "thinking"];

@@ -18,14 +18,13 @@ use thread::{Filter, Queue};
 use thread_agent::sub_agent::{Sub, threads_in};
 use thread_conversation::{Entry, shown_call_id};
 use thread_protocol::event::SubAgent;
+use thread_sessions::events::LARGE;
+use thread_sessions::root::BUSY;
+use thread_sessions::{Kind, Result, SessionId};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
-use super::blocking_pool::{BUSY, Kind};
-use super::event::LARGE;
 use super::frames::notice;
 use super::live_session::LiveSession;
-use crate::error::Result;
-use crate::session_id::SessionId;
 
 /// How often the sub-agents' threads are polled.
 const EVERY: Duration = Duration::from_millis(100);

@@ -9,13 +9,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use thread::Queue;
 use thread_conversation::Outcome;
+use thread_sessions::{Result, SessionId, catalogue, open_runs};
 
-use super::catalogue;
 use super::event::for_each;
 use super::root::Root;
-use super::runs::open_runs;
-use crate::error::Result;
-use crate::session_id::SessionId;
 
 /// How long to read; sessions left unread are counted, and read the next time.
 const TIME_LIMIT: Duration = Duration::from_secs(1);

@@ -8,19 +8,18 @@
 //! it no claim can be made: two gateways need no other coordination. A deletion interrupted by a crash is continued
 //! by the next [`sweep`](Storage::sweep). A folder without claims, of an earlier version, is left alone.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fs, io};
 
 use futures_util::TryStreamExt;
 use object_store::ObjectStoreExt;
 use object_store::path::Path as ObjectPath;
 use rustix::fs::{AtFlags, Mode, OFlags};
+use thread_sessions::SessionId;
 
 use super::{BUCKET, Object, Storage};
-use crate::session_id::SessionId;
 
 /// The folder of claims. No object can have this name.
 pub(super) const CLAIMS: &str = ".sessions";

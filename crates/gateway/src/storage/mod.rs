@@ -20,14 +20,14 @@ use futures_util::stream::BoxStream;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, flock, mkdirat, openat, renameat, unlinkat};
+use sign::Signer;
 use thread::failure::Failure;
 use thread_agent::attachments::STORAGE;
+use thread_sessions::SessionId;
 use thread_sessions::turns::Threads;
 
 use crate::access::token::read_or_create_secret;
 use crate::session::blocking_pool;
-use crate::session_id::SessionId;
-use sign::Signer;
 
 /// The bucket of uploaded files.
 pub const BUCKET: &str = "attachments";

@@ -3,10 +3,10 @@
 
 use serde_json::{Map, Value, json};
 use thread_agent::attachments::{ATTACHMENTS, FILES};
+use thread_sessions::{RequestError, Result};
 
 use super::sign::PREFIX;
 use super::{Object, Storage};
-use crate::error::{RequestError, Result};
 
 /// Extracts the attachments of a message: adds the files to `metadata`, and leaves in `parts` what stays
 /// true: of a URL of this gateway its path alone, of another store's URL all but the signature. Returns those

@@ -5,15 +5,13 @@ use thread::model::key::{IdempotencyKey, InvalidKey};
 use thread_conversation::Priority;
 use thread_protocol::Content;
 use thread_protocol::method::{self, Acceptance, Accepted, AgentParams};
+use thread_sessions::{Kind, RequestError, Result, SessionId};
 
 use super::caller::{Caller, Reply, Then, parse_session};
 use super::commands::{self, Command, Parsed};
 use super::methods::{Effect, Handler};
 use super::sessions;
-use crate::error::{RequestError, Result};
-use crate::session::blocking_pool::Kind;
 use crate::session::write::{self, ClientMessage};
-use crate::session_id::SessionId;
 
 /// Metadata keys that the gateway sets itself.
 const RESERVED: &[&str] = &["run_id", "message_id", "client", "priority", "reply_to"];

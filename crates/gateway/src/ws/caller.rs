@@ -6,15 +6,13 @@
 
 use std::sync::{Arc, Mutex};
 
+use thread_sessions::{Kind, RequestError, Result, SessionId};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
-use crate::error::{RequestError, Result};
 use crate::gateway::Gateway;
-use crate::session::blocking_pool::Kind;
 use crate::session::budget::Share;
 use crate::session::live_session::LiveSession;
 use crate::session::write::{Accepted, Author};
-use crate::session_id::SessionId;
 
 /// The connection that a request comes from.
 #[derive(Clone)]

@@ -5,18 +5,15 @@ use std::sync::PoisonError;
 
 use thread_protocol::event;
 use thread_protocol::method::{Acceptance, Accepted, ListParams, NewParams, SessionsList, SessionsNew};
+use thread_sessions::excerpt::TITLE;
+use thread_sessions::{Kind, Result, SessionId};
 
 use super::caller::{Caller, Reply, Subscribe, Then};
 use super::methods::Handler;
 use super::runs::request_cancel;
 use super::sessions;
-use crate::error::Result;
-use crate::session::blocking_pool::Kind;
-use crate::session::excerpt::TITLE;
 use crate::session::frames::notice;
-use crate::session::history;
-use crate::session::write;
-use crate::session_id::SessionId;
+use crate::session::{history, write};
 
 const HELP: &str = "\
 /new [title]           starts a new session
@@ -100,7 +97,7 @@ async fn answer(caller: &Caller, command: Command<'_>) -> Result<(String, Subscr
     let text = match command {
         Command::Help => HELP.to_owned(),
         Command::New(title) => {
-            let title = title.map(|title| crate::session::excerpt::beginning(title, TITLE));
+            let title = title.map(|title| thread_sessions::excerpt::beginning(title, TITLE));
             let reply = SessionsNew::handle(caller, NewParams { title }).await?;
             let text = format!("Switched to the new session {}.", reply.payload.session_id);
             return Ok((text, reply.subscribe));

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use hyper::upgrade::Upgraded;
 use thread_protocol::{Call, Close, Request, code, event, response};
+use thread_sessions::SessionId;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
@@ -30,7 +31,6 @@ use crate::session::cursor::{Cursor, Next};
 use crate::session::frames::notice;
 use crate::session::live_session::Present;
 use crate::session::write::Accepted;
-use crate::session_id::SessionId;
 
 const PING_EVERY: Duration = Duration::from_secs(20);
 

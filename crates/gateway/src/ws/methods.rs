@@ -4,10 +4,11 @@
 
 use thread_protocol::method::{self, Method};
 use thread_protocol::{Call, CallError, all_methods, code, response};
+use thread_sessions::Result;
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
 use super::caller::{Caller, Done, Reply};
-use crate::error::{READ_ONLY, Result};
+use crate::gateway::READ_ONLY;
 
 /// What carrying out a request does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

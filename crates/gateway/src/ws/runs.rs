@@ -1,13 +1,11 @@
 //! Cancelling runs, answering their permission requests.
 
 use thread_protocol::method::{self, CancelParams, CancelRequested, Nothing, PermissionAnswerParams};
+use thread_sessions::{Kind, Result, SessionId};
 
 use super::caller::{Caller, Reply, parse_session};
 use super::methods::Handler;
-use crate::error::Result;
-use crate::session::blocking_pool::Kind;
 use crate::session::write;
-use crate::session_id::SessionId;
 
 impl Handler for method::AgentCancel {
     async fn handle(caller: &Caller, params: CancelParams) -> Result<Reply<CancelRequested>> {
@@ -21,7 +19,7 @@ impl Handler for method::AgentCancel {
 ///
 /// # Errors
 ///
-/// [`UnknownRun`](crate::error::RequestError::UnknownRun); errors of the thread.
+/// [`UnknownRun`](thread_sessions::RequestError::UnknownRun); errors of the thread.
 pub async fn request_cancel(
     caller: &Caller,
     session: SessionId,

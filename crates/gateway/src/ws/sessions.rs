@@ -6,18 +6,16 @@ use thread_protocol::method::{
     NewParams, NewSession, RenameParams, Renamed, SearchParams, SessionList, SessionStatus, StatusParams,
     StatusPayload, StepsPage, StepsParams, SwitchParams, Switched,
 };
+use thread_sessions::events::LARGE;
+use thread_sessions::excerpt::{TITLE, beginning};
+use thread_sessions::{Kind, RequestError, Result, SessionId, open_runs, search};
 
 use super::caller::{Caller, Reply, Subscribe, Then, parse_session};
 use super::methods::{Effect, Handler};
-use crate::error::{RequestError, Result};
-use crate::session::blocking_pool::{Kind, blocking};
-use crate::session::event::{Frames, LARGE};
-use crate::session::excerpt::{TITLE, beginning};
-use crate::session::history;
+use crate::session::blocking_pool::blocking;
+use crate::session::event::Frames;
 use crate::session::root::Copying;
-use crate::session::runs::open_runs;
-use crate::session::{frames, search, write};
-use crate::session_id::SessionId;
+use crate::session::{frames, history, write};
 
 /// How many messages `sessions.switch` returns.
 const RECENT: usize = 20;

@@ -19,6 +19,7 @@ use thread::{Filter, Queue};
 use thread_conversation::{ClientInput, Entry};
 use thread_protocol::Content;
 use thread_protocol::method::MessageRef;
+use thread_sessions::{Kind, RequestError, Result, SessionId};
 
 use self::input::{Input, InputError};
 use self::respond::{pending_input, respond};
@@ -28,12 +29,9 @@ use self::writer::Version;
 use super::attachments;
 use super::error::{ErrorBody, HttpError};
 use crate::access::origin;
-use crate::error::{RequestError, Result};
 use crate::gateway::Gateway;
-use crate::session::blocking_pool::Kind;
 use crate::session::history;
 use crate::session::write::{self, Author, ClientMessage};
-use crate::session_id::SessionId;
 
 /// The client type of AG-UI clients, which have no ids of their own.
 const CLIENT: &str = "ag-ui";

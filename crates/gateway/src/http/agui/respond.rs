@@ -10,12 +10,11 @@ use thread_conversation::{
     ClientInput, Entry, Permission, Record, ToolCall, ToolResult, keys, result_key, result_of,
 };
 use thread_protocol::method::MessageRef;
+use thread_sessions::{RequestError, Result, open_runs};
 
 use super::input::{Input, Resume, ResumeStatus, ToolMessage};
 use super::translate::{PendingInput, Start};
-use crate::error::{RequestError, Result};
 use crate::session::message_ref::seq_of;
-use crate::session::runs::open_runs;
 use crate::session::write::{self, Author};
 
 /// How many calls and requests are searched for one that a client names.

@@ -16,22 +16,18 @@ use serde_json::Value;
 use thread::model::filter::Scope;
 use thread::{Filter, Queue};
 use thread_conversation::{Entry, Record};
+use thread_sessions::{Kind, Result, SessionId, open_runs};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::respond::pending_input;
 use super::translate::{PendingInput, Run, Start, Translator};
 use super::writer::Version;
-use crate::error::Result;
 use crate::gateway::Gateway;
-use crate::session::blocking_pool::Kind;
 use crate::session::cursor::{Cursor, Next};
 use crate::session::event::SessionEvent;
-use crate::session::history;
 use crate::session::live_session::Present;
-use crate::session::runs::open_runs;
-use crate::session::write;
-use crate::session_id::SessionId;
+use crate::session::{history, write};
 
 /// How often a comment is written to an idle stream, so that proxies do not close it.
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
@@ -125,7 +121,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`RequestError::UnknownSession`](crate::error::RequestError::UnknownSession); errors of the thread.
+    /// [`RequestError::UnknownSession`](thread_sessions::RequestError::UnknownSession); errors of the thread.
     pub async fn new(
         gateway: Arc<Gateway>,
         session: SessionId,

@@ -8,8 +8,8 @@ use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
 use thread::error::DatabaseErrorKind;
 use thread::{Error, failure};
+use thread_sessions::RequestError;
 
-use crate::error::RequestError;
 use crate::http::error::HttpError;
 
 /// An error response.

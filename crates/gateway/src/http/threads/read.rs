@@ -8,18 +8,17 @@ use axum::response::Response;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use thread::model::subscription::ConsumerId;
+use thread_sessions::{Kind, RequestError};
 use utoipa::IntoParams;
 
 use super::ThreadPath;
 use super::error::{ApiError, Path};
-use crate::error::RequestError;
 use crate::gateway::Gateway;
 use crate::http::content::streamed;
 use crate::http::error::Failures;
 use crate::inspect::dead::{self, Mark};
 use crate::inspect::dto::{DeadPage, EventDetail, EventPage, RunDetail, RunPage, Thread, ThreadList};
 use crate::inspect::{events, runs};
-use crate::session::blocking_pool::Kind;
 
 type Answer<T> = Result<Json<T>, ApiError>;
 

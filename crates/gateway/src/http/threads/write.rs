@@ -11,17 +11,16 @@ use thread::model::event::NewEvent;
 use thread::model::position::Position;
 use thread::model::run::StopRequest;
 use thread::model::subscription::ConsumerId;
+use thread_sessions::{Kind, RequestError};
 use utoipa::ToSchema;
 
 use super::ThreadPath;
 use super::error::{ApiError, Body, Path};
-use crate::error::RequestError;
 use crate::gateway::Gateway;
 use crate::http::error::Failures;
 use crate::inspect::dead::Meant;
 use crate::inspect::dto::{Consumer, Discarded, Pushed, Retried};
 use crate::inspect::verbs::Verb;
-use crate::session::blocking_pool::Kind;
 
 /// The most events that a request names, and the longest time that a stop gives processes.
 const MOST_IDS: usize = 10_000;

@@ -1,13 +1,12 @@
 use proptest::prelude::*;
 use thread_conversation::{Message, ToolResult};
+use thread_sessions::{Kind, open_runs};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
 use super::*;
-use crate::session::blocking_pool::Kind;
 use crate::session::budget::PAGE;
 use crate::session::fixture::{Fixture, Seen, THEM, advance, drain, event, now, present, run};
 use crate::session::page_reader::Reader;
-use crate::session::runs::open_runs;
 
 /// So long that four of them do not fit into the ring, nor five into a page.
 const LONG: usize = 60_000;

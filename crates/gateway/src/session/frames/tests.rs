@@ -1,9 +1,9 @@
 use serde_json::json;
 use thread::NewEvent;
 use thread_conversation::{Answer, Choice, Permission, Priority, Status, SubAgent, ToolCall, ToolResult};
+use thread_sessions::events::LARGE;
 
 use super::*;
-use crate::session::event::LARGE;
 use crate::session::fixture::{Fixture, THEM, run};
 
 const SESSION: &str = "6ba7b810-9dad-41d1-80b4-00c04fd430c8";

@@ -1,10 +1,10 @@
 use thread_conversation::ToolResult;
+use thread_sessions::events::LARGE;
+use thread_sessions::open_runs;
 
 use super::*;
 use crate::session::cursor::Cursor;
-use crate::session::event::LARGE;
 use crate::session::fixture::{Fixture, LIMIT, advance, call, drain, event, now, present, run};
-use crate::session::runs::open_runs;
 
 /// The order of the runs, as readers get it and as one finds it who reads the thread now.
 fn order(fixture: &mut Fixture, live: &LiveSession) -> Vec<i64> {

@@ -1,11 +1,11 @@
 use thread::Filter;
 use thread::model::filter::Scope;
 use thread_conversation::{Message, Priority};
+use thread_sessions::events::LARGE;
 use thread_sessions::runs::NO_AGENT;
+use thread_sessions::{AgentView, open_runs};
 
-use super::*;
 use crate::agent;
-use crate::session::event::LARGE;
 use crate::session::fixture::{Fixture, THEM};
 
 #[tokio::test]
