@@ -5,19 +5,16 @@
 //! The cache can be lost at any time.
 
 use std::collections::HashMap;
-use std::ops::ControlFlow;
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
-use thread::model::filter::Scope;
-use thread::queue::{Remaining, Selection};
-use thread::{Filter, Queue};
+use thread::Queue;
 use thread_conversation::{Entry, Fork, is_ending};
 use thread_protocol::Content;
 use thread_protocol::method::{ForkedFrom, SessionList, SessionState, SessionSummary};
 
 use crate::error::Result;
-use crate::events::LARGE;
+use crate::events::for_each;
 use crate::excerpt::{self, beginning};
 use crate::root::{Listed, Root};
 use crate::runs::open_runs;
@@ -66,12 +63,9 @@ impl Summary {
     ///
     /// Errors of the thread.
     pub fn update(&mut self, queue: &mut Queue) -> Result<()> {
-        let filter =
-            Filter::new("type = 'message' OR subtype IN ('title', 'forked', 'error')", Scope::Reading)?;
+        let condition = "type = 'message' OR subtype IN ('title', 'forked', 'error')";
         let mut failure = None;
-        let mut selection = Selection { after: self.upto, limit: None, filter };
-        while queue.read_page_capped(&mut selection, LARGE, &mut |capped| {
-            let event = capped.row.to_event();
+        self.upto = for_each(queue, self.upto, condition, None, &mut |_, event, _| {
             match Entry::of(&event) {
                 Entry::Title(title) => {
                     self.given = Some(beginning(&title, excerpt::TITLE)).filter(|title| !title.is_empty())
@@ -89,10 +83,8 @@ impl Summary {
                 }
                 _ => {}
             }
-            ControlFlow::Continue(())
-        })? == Remaining::Some
-        {}
-        self.upto = selection.after;
+            Ok(())
+        })?;
         if let Some((id, entry)) = failure {
             self.failed = is_ending(queue, id, &entry)?;
         }
