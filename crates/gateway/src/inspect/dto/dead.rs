@@ -1,11 +1,13 @@
 //! Dead letters.
 
 use serde::Serialize;
+use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
 use super::Event;
 
 /// A dead letter.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct DeadLetter {
     /// Of the event.
@@ -15,24 +17,22 @@ pub struct DeadLetter {
     pub reason: String,
     /// The last part of its output.
     pub error: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub exit: Option<i64>,
     pub attempts: i64,
     pub at: String,
     /// It will be delivered again.
     pub retrying: bool,
     /// None if it was pruned.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<Event>,
 }
 
 /// Dead letters, the newest events first.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct DeadPage {
     pub dead: Vec<DeadLetter>,
     /// How many there are.
     pub total: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub next_before: Option<String>,
     /// The most frequent reasons.
     pub reasons: Vec<ReasonCount>,

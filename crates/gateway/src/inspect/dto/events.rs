@@ -2,11 +2,13 @@
 
 use serde::Serialize;
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
 use super::DeadLetter;
 
 /// An event.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct Event {
     pub id: i64,
@@ -14,30 +16,25 @@ pub struct Event {
     pub source: String,
     #[serde(rename = "type")]
     pub kind: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub subtype: Option<String>,
     /// Its beginning, if it is long.
     pub content: String,
     /// The length of the whole content.
     pub content_bytes: u64,
     /// Any JSON; as a rule an object.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Value>,
     /// The length of metadata that are too long to be shown.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata_bytes: Option<u64>,
 }
 
 /// Events, newest first.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct EventPage {
     pub events: Vec<Event>,
     /// `before` for the next page; none if this is the last.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub next_before: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub incomplete: Option<Incomplete>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub filter_failures: Option<FilterFailures>,
 }
 
@@ -57,15 +54,14 @@ pub struct FilterFailures {
 }
 
 /// An event, and what consumers did with it.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct EventDetail {
     /// Its content up to 1 MiB.
     pub event: Event,
     /// Where the whole content is, on this gateway.
     pub content_url: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub previous: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<i64>,
     /// The consumers whose filter it matches.
     pub handled: Vec<Handled>,
@@ -73,12 +69,12 @@ pub struct EventDetail {
 }
 
 /// What a consumer has done with an event.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct Handled {
     pub consumer: String,
     pub outcome: Handling,
     /// The run that did it, if that is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
 }
 

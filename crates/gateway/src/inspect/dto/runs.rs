@@ -1,6 +1,7 @@
 //! Runs of handlers.
 
 use serde::Serialize;
+use serde_with::skip_serializing_none;
 use thread::model::run::RunResult;
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{Object, Schema, Type};
@@ -29,49 +30,43 @@ impl PartialSchema for Outcome {
 impl ToSchema for Outcome {}
 
 /// A run of a handler.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct Run {
     /// Stays the same when the run ends.
     pub id: String,
     pub started_at: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<String>,
     /// So far, of a run under way.
     pub duration_ms: u64,
     pub attempt: u32,
     /// How many events it was given on stdin.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub events: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub first_event: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub last_event: Option<i64>,
     pub outcome: Outcome,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub exit: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// Whether its output is still in the log.
     pub has_output: bool,
 }
 
 /// Runs, newest first.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct RunPage {
     pub runs: Vec<Run>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub next_before: Option<String>,
 }
 
 /// A run with its output and its events.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct RunDetail {
     #[serde(flatten)]
     pub run: Run,
     /// The last part of its output.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub output_bytes: Option<u64>,
     pub output_truncated: bool,
     pub timeline: Vec<Span>,
@@ -83,24 +78,20 @@ pub struct RunDetail {
 }
 
 /// A part of a run's time.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct Span {
     pub kind: SpanKind,
     /// Since the start of the run; negative for what was before.
     pub at_ms: i64,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
     pub label: String,
     /// A summary of a tool's arguments.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub given: Option<String>,
     /// How a tool ended, if not with a result.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub ended: Option<ToolEnd>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<i64>,
     /// Of a request for permission: the event of the call that waits for it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub call: Option<i64>,
 }
 

@@ -1,6 +1,7 @@
 //! Threads and their consumers.
 
 use serde::Serialize;
+use serde_with::skip_serializing_none;
 use thread::maintenance::report::ConsumerState;
 use utoipa::ToSchema;
 
@@ -33,15 +34,14 @@ pub struct ThreadList {
 }
 
 /// A thread in the list.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct Summary {
     pub id: String,
     pub kind: ThreadKind,
     pub name: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
     /// The session of a sub-agent.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
     /// As the option `--thread` of all commands takes it.
     pub path: String,
@@ -49,7 +49,6 @@ pub struct Summary {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub unread: bool,
     /// It cannot be read: there are no figures.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Trouble>,
     #[serde(flatten)]
     pub figures: Option<Figures>,
@@ -61,6 +60,7 @@ pub struct Trouble {
     pub message: String,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct Figures {
     /// How many events are stored.
@@ -69,7 +69,6 @@ pub struct Figures {
     pub events_is_exact: bool,
     /// The newest id ever assigned.
     pub last_event_id: i64,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub newest_at: Option<String>,
     /// How many were stored in each of the last 30 minutes; the last is the one under way.
     pub rate: Vec<u64>,
@@ -77,10 +76,8 @@ pub struct Figures {
     /// How many dead letters there are.
     pub dead: u64,
     /// When the oldest event was stored that is pending for a consumer.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub oldest_pending_at: Option<String>,
     /// Why it needs attention, in one line.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub attention: Option<String>,
     /// The conversation's agent has answered everything, and its program is kept open for a next message.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -98,6 +95,7 @@ pub struct ConsumerCounts {
 }
 
 /// A thread and its consumers.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct Thread {
     #[serde(flatten)]
@@ -107,7 +105,6 @@ pub struct Thread {
     /// Its size on disk, logs included.
     pub size_bytes: u64,
     /// When its oldest event was stored.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub first_at: Option<String>,
     /// How many were stored in each of the last 24 hours; the last is the one under way.
     pub rate_by_hour: Vec<u64>,
@@ -139,6 +136,7 @@ impl State {
 }
 
 /// A consumer.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct Consumer {
     pub name: String,
@@ -146,48 +144,35 @@ pub struct Consumer {
     /// Whether it is paused, though its run may go on.
     pub paused: bool,
     /// Why it is stalled or waits.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// When its run or wait began, or it gave up, or its last run ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub next_try: Option<String>,
     /// It runs in another container, perhaps.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub elsewhere: bool,
     /// Its handler; none if it reads by itself.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
     /// The newest event that it has acknowledged.
     pub cursor: i64,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor_moved_at: Option<String>,
     pub pending: u64,
     /// Otherwise there may be more.
     pub pending_is_exact: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub oldest_pending_id: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub oldest_pending_at: Option<String>,
     /// Since when its pending events have not been taken, if it has no handler and that is some minutes ago.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub untaken_since: Option<String>,
     /// The run under way.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<RunUnderWay>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub last_run: Option<LastRun>,
     pub dead: u64,
     /// How many dead letters will be delivered again.
     pub dead_to_retry: u64,
     /// On how many events its filter failed.
     pub filter_errors: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub last_filter_error_id: Option<i64>,
     pub runs_succeeded: u64,
     pub runs_failed: u64,
@@ -196,41 +181,38 @@ pub struct Consumer {
     pub settings: Settings,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct RunUnderWay {
     pub id: String,
     pub started_at: String,
     pub attempt: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct LastRun {
     pub id: String,
     pub started_at: String,
     pub ended_at: String,
     pub outcome: Outcome,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub exit: Option<i32>,
     /// The last line that it printed, if it did not succeed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub said: Option<String>,
 }
 
 /// The settings of a subscription, by the names of the options of `thread subscribe`.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct Settings {
     pub deliver: String,
     pub batch_size: u64,
     pub max_attempts: u32,
     /// Never, if it is left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub stall_after: Option<u32>,
     pub backoff_ms: Vec<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
     /// The names of its variables.
     pub env: Vec<String>,
