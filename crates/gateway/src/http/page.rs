@@ -177,7 +177,7 @@ pub async fn page(
 /// The page tells its script where to open, whether one may only look, whether one logs in, and, if the request has a
 /// valid token or login, who answers.
 fn html(gateway: &Gateway, is_known: bool) -> String {
-    let nobody_to_talk_to = gateway.agent.is_none() && gateway.inspector.threads.named().next().is_some();
+    let nobody_to_talk_to = gateway.agent.is_none() && !gateway.inspector.threads.named().is_empty();
     let opens = if nobody_to_talk_to { " data-opens=\"look\"" } else { "" };
     let looks = if gateway.read_only { " data-read-only" } else { "" };
     let logs_in = if gateway.token.is_some() { " data-login" } else { "" };

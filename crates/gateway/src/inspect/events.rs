@@ -83,7 +83,7 @@ pub fn detail(
         ControlFlow::Break(())
     })?;
     Ok(EventDetail {
-        content_url: url_of(&target.id, id),
+        content_url: url_of(&target.id.to_string(), id),
         previous: queue.last_upto(id.saturating_sub(1))?,
         next,
         handled: handled(queue, &event, &dead)?,

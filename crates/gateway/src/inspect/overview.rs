@@ -22,7 +22,7 @@ use super::Inspector;
 use super::dto::{Figures, Summary, ThreadKind, ThreadList, Trouble};
 use super::rate::Rate;
 use super::state::{self, Looked, Session};
-use super::threads::Target;
+use super::threads::{Target, ThreadId};
 use crate::session::blocking_pool::blocking;
 
 /// How long a look may open threads. Those that are left are opened by the next ones, the longest unread first.
@@ -43,7 +43,7 @@ const ANYWAY: Duration = Duration::from_secs(10);
 const PAGES: usize = 8;
 
 pub struct Overview {
-    entries: Mutex<HashMap<String, Entry>>,
+    entries: Mutex<HashMap<ThreadId, Entry>>,
     /// Locked while the list is being made.
     last: Arc<tokio::sync::Mutex<Last>>,
     thread: Threads,
@@ -83,11 +83,6 @@ pub struct Listing {
 }
 
 impl Listing {
-    fn page(&self, read_only: bool, offset: usize, limit: usize) -> ThreadList {
-        let threads = self.threads.iter().skip(offset).take(limit).cloned().collect();
-        ThreadList { threads, ..self.head(read_only) }
-    }
-
     /// A page without threads.
     fn head(&self, read_only: bool) -> ThreadList {
         let (total, unread) = (self.threads.len(), self.unread);
@@ -132,11 +127,6 @@ impl Inspector {
         blocking(&self.overview.thread, work).await
     }
 
-    /// A page of the list.
-    pub fn page_of(&self, listing: &Listing, offset: usize, limit: usize) -> ThreadList {
-        listing.page(self.read_only, offset, limit)
-    }
-
     /// A page of the list, as JSON.
     pub fn written_page_of(&self, listing: &Listing, offset: usize, limit: usize) -> Bytes {
         listing.written(self.read_only, offset, limit)
@@ -154,7 +144,7 @@ impl Inspector {
     fn look_at_all(&self, last: Option<Arc<Listing>>) -> Result<Arc<Listing>> {
         let until = Instant::now() + BUDGET;
         let mut all: Vec<(Target, Option<Listed>)> =
-            self.threads.named().map(|target| (target, None)).collect();
+            self.threads.named().iter().map(|target| (target.clone(), None)).collect();
         all.extend(self.threads.below_the_root()?.into_iter().map(|(target, listed)| (target, Some(listed))));
         let mut entries = self.overview.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let mut known = std::mem::take(&mut *entries);
@@ -164,7 +154,7 @@ impl Inspector {
             let stamp = target.stamp();
             match known.remove(&target.id) {
                 Some(entry) => {
-                    if entry.is_due(target.kind, stamp) {
+                    if entry.is_due(target.id.kind(), stamp) {
                         due.push((Some(entry.read), at, stamp));
                     }
                     entries.insert(target.id.clone(), entry);
@@ -217,7 +207,7 @@ impl Inspector {
                 self.count_opened();
                 target.open(BUSY).and_then(|mut queue| {
                     let mut looked = Looked::briefly(&mut queue, &mut rate)?;
-                    let listed = listed.filter(|_| target.kind == ThreadKind::Session);
+                    let listed = listed.filter(|_| target.id.kind() == ThreadKind::Session);
                     let session = listed.and_then(|listed| self.session(&mut queue, listed));
                     looked.note(session.as_ref());
                     Ok((looked, session.and_then(|session| session.title)))
@@ -242,8 +232,8 @@ impl Inspector {
 
     /// What is known of a thread if it is a session.
     pub(super) fn session_of(&self, queue: &mut Queue, target: &Target) -> Option<Session> {
-        let listed = self.context.root.entry(target.session?).ok()?;
-        self.session(queue, &listed)
+        let ThreadId::Session(session) = target.id else { return None };
+        self.session(queue, &self.context.root.entry(session).ok()?)
     }
 }
 

@@ -18,7 +18,7 @@ use thread_sessions::Result;
 use super::dto::{Consumer, ConsumerCounts, Figures, LastRun, RunUnderWay, Settings, State, Summary, Thread};
 use super::rate::Rate;
 use super::runs;
-use super::threads::Target;
+use super::threads::{Target, ThreadId};
 
 /// Events are counted if there are at most so many.
 const COUNTED: u64 = 200_000;
@@ -157,12 +157,17 @@ fn attention(statuses: &[ConsumerStatus], now: Time) -> Option<String> {
 
 /// The entry of a thread in the list.
 pub fn summary(target: &Target, title: Option<String>, figures: Option<Figures>) -> Summary {
+    let id = target.id.to_string();
+    let (name, parent) = match &target.id {
+        ThreadId::SubAgent(parent, name) => (name.clone(), Some(parent.to_string())),
+        _ => (id.clone(), None),
+    };
     Summary {
-        id: target.id.clone(),
-        kind: target.kind,
-        name: target.name.clone(),
+        id,
+        kind: target.id.kind(),
+        name,
         title,
-        parent: target.parent.map(|parent| parent.to_string()),
+        parent,
         path: target.location.as_os_str().to_string_lossy().into_owned(),
         unread: false,
         error: None,

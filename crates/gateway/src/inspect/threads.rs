@@ -49,22 +49,30 @@ impl fmt::Display for ThreadId {
     }
 }
 
+impl ThreadId {
+    pub fn kind(&self) -> ThreadKind {
+        match self {
+            ThreadId::Named(_) => ThreadKind::Thread,
+            ThreadId::Session(_) => ThreadKind::Session,
+            ThreadId::SubAgent(..) => ThreadKind::SubAgent,
+        }
+    }
+}
+
 /// A thread that can be looked at.
 #[derive(Debug, Clone)]
 pub struct Target {
-    pub id: String,
-    pub kind: ThreadKind,
-    pub name: String,
-    /// Of a sub-agent.
-    pub parent: Option<SessionId>,
-    /// If it is a session.
-    pub session: Option<SessionId>,
+    pub id: ThreadId,
     pub location: Location,
     /// Its directory, or its base.
     base: PathBuf,
 }
 
 impl Target {
+    fn below_the_root(id: ThreadId, base: PathBuf) -> Target {
+        Target { id, location: Location::from(&base), base }
+    }
+
     /// Opens the thread. Operations wait for other writers for at most so long.
     ///
     /// # Errors
@@ -72,7 +80,7 @@ impl Target {
     /// [`RequestError::Unknown`]: it is gone. Errors of the thread.
     pub fn open(&self, busy: Duration) -> Result<Queue> {
         Queue::open_waiting(&self.location, busy).map_err(|e| match e {
-            thread::Error::NotAThread(_) => unknown(&self.id),
+            thread::Error::NotAThread(_) => unknown(&self.id.to_string()),
             e => e.into(),
         })
     }
@@ -88,17 +96,9 @@ fn unknown(id: &str) -> RequestError {
     RequestError::Unknown(format!("there is no thread '{}' here; see /api/v1/threads", id.escape_debug()))
 }
 
-/// A thread of `--thread`.
-#[derive(Debug)]
-struct Named {
-    name: String,
-    location: Location,
-    base: PathBuf,
-}
-
 pub struct Threads {
     root: Arc<Root>,
-    named: Vec<Named>,
+    named: Vec<Target>,
     /// The names of the sub-agents of sessions, with the time of their directory.
     sub_agents: Mutex<HashMap<SessionId, (SystemTime, Vec<String>)>>,
 }
@@ -110,7 +110,7 @@ impl Threads {
     ///
     /// One is no thread, or cannot be opened; a name cannot be used, or is used twice.
     pub fn new(root: Arc<Root>, given: &[PathBuf]) -> Result<Threads, Failure> {
-        let mut named: Vec<Named> = Vec::new();
+        let mut named: Vec<Target> = Vec::new();
         for given in given {
             let (name, path) = split(given);
             let opened = files::absolute_location(&Location::from(path))
@@ -136,10 +136,11 @@ impl Threads {
             if name == RESERVED || SessionId::parse(&name).is_some() {
                 return refused("means something else here");
             }
-            if named.iter().any(|other| other.name == name) {
+            let id = ThreadId::Named(name.clone());
+            if named.iter().any(|other| other.id == id) {
                 return refused("is given twice");
             }
-            named.push(Named { name, location, base });
+            named.push(Target { id, location, base });
         }
         Ok(Threads { root, named, sub_agents: Mutex::default() })
     }
@@ -150,8 +151,9 @@ impl Threads {
     ///
     /// [`RequestError::Unknown`]: it is none.
     pub fn parse(&self, id: &str) -> Result<ThreadId> {
-        if self.named.iter().any(|named| named.name == id) {
-            return Ok(ThreadId::Named(id.to_owned()));
+        let named = ThreadId::Named(id.to_owned());
+        if self.named.iter().any(|target| target.id == named) {
+            return Ok(named);
         }
         let (session, sub_agent) = match id.split_once(OF) {
             Some((session, name)) => (session, Some(name)),
@@ -174,7 +176,7 @@ impl Threads {
             self.root.refuse_deleted(*session)?;
         }
         let found = match id {
-            ThreadId::Named(name) => self.named.iter().find(|named| named.name == *name).map(Named::target),
+            ThreadId::Named(_) => self.named.iter().find(|target| target.id == *id).cloned(),
             ThreadId::Session(session) => Some(self.session(*session)),
             ThreadId::SubAgent(session, name) => {
                 let is_there = names_in(&self.agents_of(*session)).contains(name);
@@ -191,12 +193,12 @@ impl Threads {
     /// [`RequestError::Unknown`]: there is none.
     pub fn find_existing(&self, id: &ThreadId) -> Result<Target> {
         let target = self.find(id)?;
-        if target.stamp().is_some() { Ok(target) } else { Err(unknown(&target.id)) }
+        if target.stamp().is_some() { Ok(target) } else { Err(unknown(&target.id.to_string())) }
     }
 
     /// The threads of `--thread`.
-    pub fn named(&self) -> impl Iterator<Item = Target> {
-        self.named.iter().map(Named::target)
+    pub fn named(&self) -> &[Target] {
+        &self.named
     }
 
     /// All sessions and their sub-agents, the most recently active session first.
@@ -229,44 +231,12 @@ impl Threads {
     }
 
     fn session(&self, session: SessionId) -> Target {
-        let (id, base) = (session.to_string(), self.root.path_of(session));
-        let location = Location::from(&base);
-        Target {
-            name: id.clone(),
-            id,
-            kind: ThreadKind::Session,
-            parent: None,
-            session: Some(session),
-            location,
-            base,
-        }
+        Target::below_the_root(ThreadId::Session(session), self.root.path_of(session))
     }
 
     fn sub_agent(&self, parent: SessionId, name: &str) -> Target {
         let base = self.agents_of(parent).join(name);
-        Target {
-            id: format!("{parent}{OF}{name}"),
-            kind: ThreadKind::SubAgent,
-            name: name.to_owned(),
-            parent: Some(parent),
-            session: None,
-            location: Location::from(&base),
-            base,
-        }
-    }
-}
-
-impl Named {
-    fn target(&self) -> Target {
-        Target {
-            id: self.name.clone(),
-            kind: ThreadKind::Thread,
-            name: self.name.clone(),
-            parent: None,
-            session: None,
-            location: self.location.clone(),
-            base: self.base.clone(),
-        }
+        Target::below_the_root(ThreadId::SubAgent(parent, name.to_owned()), base)
     }
 }
 
@@ -320,7 +290,7 @@ mod tests {
             PathBuf::from([OsStr::new("odd="), odd.as_os_str()].join(OsStr::new(""))),
         ];
         let threads = Threads::new(root.clone(), &given).unwrap();
-        let ids: Vec<String> = threads.named().map(|target| target.id).collect();
+        let ids: Vec<String> = threads.named().iter().map(|target| target.id.to_string()).collect();
         assert_eq!(ids, ["inbox", "more", "odd"]);
         assert_eq!(
             threads.find(&threads.parse("more").unwrap()).unwrap().location,
@@ -351,7 +321,7 @@ mod tests {
             .unwrap();
         let threads = Threads::new(root.clone(), &[dir.path().join("inbox")]).unwrap();
         let find = |id: &str| threads.parse(id).and_then(|id| threads.find(&id));
-        let found = |id: &str| find(id).ok().map(|target| target.kind);
+        let found = |id: &str| find(id).ok().map(|target| target.id.kind());
         assert_eq!(found("inbox"), Some(ThreadKind::Thread));
         assert_eq!(found(&session.to_string()), Some(ThreadKind::Session));
         assert_eq!(found(&format!("{session}~helper-1")), Some(ThreadKind::SubAgent));
@@ -368,7 +338,7 @@ mod tests {
         let upper = format!("{}~helper-1", session.to_string().to_uppercase());
         assert_eq!(parsed(upper).to_string(), format!("{session}~helper-1"));
         let all = threads.below_the_root().unwrap();
-        let ids: Vec<&str> = all.iter().map(|(target, _)| target.id.as_str()).collect();
+        let ids: Vec<String> = all.iter().map(|(target, _)| target.id.to_string()).collect();
         assert_eq!(ids, [session.to_string(), format!("{session}~helper-1")]);
     }
 }

@@ -46,20 +46,13 @@ struct Last {
 }
 
 impl Inspector {
-    /// Watches the list.
-    pub fn watch_list(self: &Arc<Inspector>) -> watch::Receiver<Seen> {
-        self.watch_any(None)
-    }
-
-    /// Watches a thread.
-    pub fn watch(self: &Arc<Inspector>, id: ThreadId) -> watch::Receiver<Seen> {
-        self.watch_any(Some(id))
-    }
-
-    fn watch_any(self: &Arc<Inspector>, id: Option<ThreadId>) -> watch::Receiver<Seen> {
+    /// Watches a thread; without an id, the list. What was seen last counts as new.
+    pub fn watch(self: &Arc<Inspector>, id: Option<ThreadId>) -> watch::Receiver<Seen> {
         let mut all = self.all_watched();
         if let Some(sender) = all.get(&id) {
-            return sender.subscribe();
+            let mut receiver = sender.subscribe();
+            receiver.mark_changed();
+            return receiver;
         }
         let (sender, receiver) = watch::channel(Seen::NotYet);
         all.insert(id.clone(), sender.clone());

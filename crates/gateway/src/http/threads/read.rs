@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Query, State};
-use axum::response::Response;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use thread::model::subscription::ConsumerId;
@@ -51,21 +52,22 @@ fn limit(asked: Option<u32>) -> usize {
 /// Sessions, their sub-agents' threads, and those that --thread names.
 #[utoipa::path(get, path = "/api/v1/threads", tag = "threads",
     params(ListQuery), responses((status = 200, body = ThreadList), Failures))]
-pub async fn list(State(gateway): State<Arc<Gateway>>, Query(query): Query<ListQuery>) -> Answer<ThreadList> {
+pub async fn list(
+    State(gateway): State<Arc<Gateway>>,
+    Query(query): Query<ListQuery>,
+) -> Result<Response, ApiError> {
     let listing = gateway.inspector.listing().await?;
     let (offset, limit) = query.page();
-    Ok(Json(gateway.inspector.page_of(&listing, offset, limit)))
+    let page = gateway.inspector.written_page_of(&listing, offset, limit);
+    Ok(([(header::CONTENT_TYPE, "application/json")], page).into_response())
 }
 
 /// A thread and its consumers
 #[utoipa::path(get, path = "/api/v1/threads/{thread}", tag = "threads",
     params(ThreadPath), responses((status = 200, body = Thread), Failures))]
 pub async fn thread(State(gateway): State<Arc<Gateway>>, Path(thread): Path<String>) -> Answer<Thread> {
-    let found = gateway
-        .inspector
-        .at(&thread, Kind::Read, |inspector, target, queue| inspector.thread(target, queue))
-        .await?;
-    Ok(Json(found))
+    let found = gateway.inspector.at(&thread, Kind::Read, |own, target, queue| own.thread(target, queue));
+    Ok(Json(found.await?))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

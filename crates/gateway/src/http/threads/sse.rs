@@ -54,14 +54,12 @@ struct Watching {
     seen: watch::Receiver<Seen>,
     /// The page of the list.
     page: (usize, usize),
-    /// The first look is not waited for if there was one.
-    is_first: bool,
 }
 
 impl Source for Watching {
     async fn next(&mut self) -> Result<Event, Event> {
         loop {
-            if !std::mem::take(&mut self.is_first) && self.seen.changed().await.is_err() {
+            if self.seen.changed().await.is_err() {
                 return Err(failed("the gateway has stopped watching; try again later", code::UNAVAILABLE));
             }
             let seen = self.seen.borrow_and_update().clone();
@@ -90,8 +88,8 @@ pub async fn watch_list(
     State(gateway): State<Arc<Gateway>>,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, ApiError> {
-    let seen = gateway.inspector.watch_list();
-    let watching = Watching { gateway: gateway.clone(), seen, page: query.page(), is_first: true };
+    let seen = gateway.inspector.watch(None);
+    let watching = Watching { gateway: gateway.clone(), seen, page: query.page() };
     Ok(response(gateway, watching))
 }
 
@@ -105,8 +103,8 @@ pub async fn watch(
     Path(thread): Path<String>,
 ) -> Result<Response, ApiError> {
     let id = gateway.inspector.existing(&thread).await?;
-    let seen = gateway.inspector.watch(id);
-    let watching = Watching { gateway: gateway.clone(), seen, page: (0, 0), is_first: true };
+    let seen = gateway.inspector.watch(Some(id));
+    let watching = Watching { gateway: gateway.clone(), seen, page: (0, 0) };
     Ok(response(gateway, watching))
 }
 

@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::Value;
+use thread::Queue;
 use thread::model::event::NewEvent;
 use thread::model::position::Position;
 use thread::model::run::StopRequest;
@@ -18,8 +19,10 @@ use super::ThreadPath;
 use super::error::{ApiError, Body, Path};
 use crate::gateway::Gateway;
 use crate::http::error::Failures;
+use crate::inspect::Inspector;
 use crate::inspect::dead::Meant;
 use crate::inspect::dto::{Consumer, Discarded, Pushed, Retried};
+use crate::inspect::threads::Target;
 use crate::inspect::verbs::Verb;
 
 /// The most events that a request names, and the longest time that a stop gives processes.
@@ -69,11 +72,8 @@ pub async fn push(
     Body(body): Body<NewEventBody>,
 ) -> Result<(StatusCode, Json<Pushed>), ApiError> {
     let event = body.event().map_err(RequestError::Thread)?;
-    let pushed = gateway
-        .inspector
-        .at(&thread, Kind::Write, move |inspector, _, queue| inspector.push(queue, &event))
-        .await?;
-    Ok((StatusCode::CREATED, Json(pushed)))
+    let pushed = gateway.inspector.at(&thread, Kind::Write, move |own, _, queue| own.push(queue, &event));
+    Ok((StatusCode::CREATED, Json(pushed.await?)))
 }
 
 /// Dead letters of a consumer: of some events, with one reason, or all.
@@ -114,10 +114,8 @@ pub async fn retry(
     Body(body): Body<DeadBody>,
 ) -> Result<Json<Retried>, ApiError> {
     let (consumer, meant) = body.meant()?;
-    let work = gateway
-        .inspector
-        .at(&thread, Kind::Write, move |inspector, _, queue| inspector.retry(queue, &consumer, &meant));
-    Ok(Json(work.await?))
+    let retry = move |own: &Inspector, _: &Target, queue: &mut Queue| own.retry(queue, &consumer, &meant);
+    Ok(Json(gateway.inspector.at(&thread, Kind::Write, retry).await?))
 }
 
 /// Forget dead letters; the events stay
@@ -131,10 +129,8 @@ pub async fn discard(
     Body(body): Body<DeadBody>,
 ) -> Result<Json<Discarded>, ApiError> {
     let (consumer, meant) = body.meant()?;
-    let work = gateway
-        .inspector
-        .at(&thread, Kind::Write, move |inspector, _, queue| inspector.discard(queue, &consumer, &meant));
-    Ok(Json(work.await?))
+    let discard = move |own: &Inspector, _: &Target, queue: &mut Queue| own.discard(queue, &consumer, &meant);
+    Ok(Json(gateway.inspector.at(&thread, Kind::Write, discard).await?))
 }
 
 /// Does something to a consumer.
@@ -144,10 +140,8 @@ async fn act(
     verb: Verb,
 ) -> Result<Json<Consumer>, ApiError> {
     let consumer = ConsumerId::stored(consumer);
-    let work = gateway
-        .inspector
-        .at(&thread, Kind::Write, move |inspector, _, queue| inspector.act(queue, &consumer, verb));
-    Ok(Json(work.await?))
+    let act = move |own: &Inspector, _: &Target, queue: &mut Queue| own.act(queue, &consumer, verb);
+    Ok(Json(gateway.inspector.at(&thread, Kind::Write, act).await?))
 }
 
 /// Nothing.
