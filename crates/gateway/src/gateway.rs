@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use thread::Queue;
 use thread::model::backoff::Backoff;
 use thread::run::Launcher;
 use thread_sessions::{Catalogue, Kind, RequestError, Result, SessionId};
@@ -20,6 +21,7 @@ use crate::session::blocking_pool::{BlockingPool, Common, blocking};
 use crate::session::hub::Hub;
 use crate::session::root::Root;
 use crate::session::tallies::Tallies;
+use crate::session::write::{Author, SessionWriter};
 use crate::storage::Storage;
 
 /// How often it is looked whether clients that stay are still to be let in, whatever has changed.
@@ -147,6 +149,49 @@ impl Gateway {
                 Err(e) => e.log("a deletion"),
             }
         }
+    }
+
+    /// Reads a session.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::NotNow`]: the session is being deleted. As [`BlockingPool::run`].
+    pub async fn read<T: Send + 'static>(
+        &self,
+        session: SessionId,
+        mut work: impl FnMut(&mut Queue) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        // Not after the deletion, whose turn may take seconds.
+        self.root.refuse_deleted(session)?;
+        let root = self.root.clone();
+        self.pool().run(session, Kind::Read, move || work(&mut root.queue(session)?)).await
+    }
+
+    /// Writes to a session what an author sends.
+    ///
+    /// # Errors
+    ///
+    /// As [`Gateway::read`].
+    pub async fn write<T: Send + 'static>(
+        self: &Arc<Gateway>,
+        session: SessionId,
+        author: Author,
+        mut work: impl FnMut(&mut SessionWriter<'_>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.root.refuse_deleted(session)?;
+        let own = self.clone();
+        let work = move || work(&mut own.writer(&mut own.root.queue(session)?, session, &author));
+        self.pool().run(session, Kind::Write, work).await
+    }
+
+    /// Writes to a session that is open.
+    pub fn writer<'w>(
+        &'w self,
+        queue: &'w mut Queue,
+        session: SessionId,
+        author: &'w Author,
+    ) -> SessionWriter<'w> {
+        SessionWriter { queue, launcher: &self.launcher, storage: &self.storage, session, author }
     }
 
     /// Blocking work on sessions.

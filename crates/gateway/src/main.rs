@@ -185,7 +185,7 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
     };
     let watcher = ChangeWatcher::new().map_err(system_error)?;
     let (shutdown_sender, shutdown) = watch::channel(false);
-    let signals = Signals::new().map_err(system_error)?;
+    let signals = until_shutdown(shutdown_sender).map_err(system_error)?;
 
     let local = format!("http://{address}");
     let url = public.unwrap_or_else(|| local.clone());
@@ -231,7 +231,7 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
         started: Instant::now(),
         shutdown,
     });
-    tokio::spawn(signals.until_shutdown(shutdown_sender));
+    tokio::spawn(signals);
     tracing::info!(address = local, url, root = %gateway.root.dir().display(), "started");
     match gateway.token.as_ref().and_then(Token::text) {
         Some(token) => println!("{url}/#token={token}"),
@@ -340,33 +340,22 @@ fn connection_limits(wanted: u32) -> (u32, usize) {
     (wanted.min(u32::try_from(files / 2).unwrap_or(u32::MAX)), unauthenticated)
 }
 
-/// The signals that the gateway handles.
-struct Signals {
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
-    children: tokio::signal::unix::Signal,
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Signals> {
-        Ok(Signals {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            children: signal(SignalKind::child())?,
-        })
-    }
-
-    /// Reaps supervisors, which nothing else waits for, until SIGTERM or SIGINT; then starts the shutdown.
-    async fn until_shutdown(mut self, shutdown: watch::Sender<bool>) {
+/// Reaps supervisors, which nothing else waits for, until SIGTERM or SIGINT; then starts the shutdown. The signals are
+/// handled from the call on.
+fn until_shutdown(shutdown: watch::Sender<bool>) -> std::io::Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut children = signal(SignalKind::child())?;
+    Ok(async move {
         loop {
             tokio::select! {
-                _ = self.terminate.recv() => break,
-                _ = self.interrupt.recv() => break,
-                _ = self.children.recv() => {
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+                _ = children.recv() => {
                     while let Ok(Some(_)) = rustix::process::wait(rustix::process::WaitOptions::NOHANG) {}
                 }
             }
         }
         shutdown.send_replace(true);
-    }
+    })
 }

@@ -33,19 +33,12 @@ pub enum RequestOrigin {
 }
 
 /// The header for which a request is refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Disallowed {
+    #[error("this host name is not the gateway's; --public-url and --origin admit theirs")]
     Host,
+    #[error("pages of this origin may not use the gateway; --origin admits them")]
     Origin,
-}
-
-impl Disallowed {
-    pub fn message(self) -> &'static str {
-        match self {
-            Disallowed::Host => "this host name is not the gateway's; --public-url and --origin admit theirs",
-            Disallowed::Origin => "pages of this origin may not use the gateway; --origin admits them",
-        }
-    }
 }
 
 /// Reads the origins given with an option: `scheme://host[:port]`, which become lower case.

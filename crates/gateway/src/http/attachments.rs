@@ -161,7 +161,7 @@ pub async fn download(
 ) -> Result<Response, HttpError> {
     let missing = || HttpError::new(StatusCode::NOT_FOUND, "there is no such object".into());
     let object = Object::new(&bucket, &path).ok_or_else(missing)?;
-    gateway.storage.check(&object, &signed.token).map_err(|e| {
+    gateway.storage.signer.check(&object, &signed.token).map_err(|e| {
         refused(permit.client().address, sign::PREFIX, &e.to_string());
         HttpError::new(StatusCode::FORBIDDEN, e.to_string())
     })?;

@@ -7,7 +7,7 @@ use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use thread_sessions::{Kind, RequestError, SessionId};
+use thread_sessions::{RequestError, SessionId};
 
 use super::error::{Failures, HttpError};
 use crate::gateway::Gateway;
@@ -27,7 +27,7 @@ pub async fn content(
     let session = SessionId::parse(&session).ok_or_else(missing)?;
     let read = move |offset| {
         let gateway = gateway.clone();
-        async move { read(&gateway, session, id, offset).await }
+        async move { gateway.read(session, move |queue| Ok(queue.read_content(id, offset, PIECE)?)).await }
     };
     streamed(read).await?.ok_or_else(missing)
 }
@@ -62,15 +62,4 @@ where
         (header::CACHE_CONTROL, "private, no-store"),
     ];
     Ok(Some((headers, Body::from_stream(pieces)).into_response()))
-}
-
-async fn read(
-    gateway: &Arc<Gateway>,
-    session: SessionId,
-    id: i64,
-    offset: u64,
-) -> Result<Option<Vec<u8>>, RequestError> {
-    let own = gateway.clone();
-    let work = move || Ok(own.root.queue(session)?.read_content(id, offset, PIECE)?);
-    gateway.pool().run(session, Kind::Read, work).await
 }

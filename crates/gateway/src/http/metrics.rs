@@ -39,9 +39,8 @@ fn written(gateway: &Gateway, sum: &Sum) -> String {
         .map_or(0.0, |since| (chrono::Utc::now() - since).to_std().unwrap_or_default().as_secs_f64());
     let live = gateway.hub.everything();
     let clients: usize = live.iter().map(|live| live.clients()).sum();
-    let (tally, counters, number) = (&sum.tally, gateway.counters.all(), |n: usize| n as f64);
+    let (tally, counters, number) = (&sum.tally, &gateway.counters, |n: usize| n as f64);
     let uptime = gateway.started.elapsed().as_secs_f64();
-    let connections = number(gateway.counters.connections());
     let answered = ("{outcome=\"answered\"}", tally.answered as f64);
     let failed = ("{outcome=\"failed\"}", tally.failed as f64);
     let cancelled = ("{outcome=\"cancelled\"}", tally.cancelled as f64);
@@ -49,10 +48,10 @@ fn written(gateway: &Gateway, sum: &Sum) -> String {
     #[rustfmt::skip]
     let figures = [
         ("uptime_seconds", "gauge", "Since the gateway was started.", one(uptime)),
-        ("connections", "gauge", "Open WebSockets.", one(connections)),
-        ("connections_total", "counter", "WebSockets opened.", one(counters.accepted as f64)),
-        ("connections_refused_total", "counter", "Connections refused because there were too many.", one(counters.refused as f64)),
-        ("wrong_tokens_total", "counter", "Wrong or missing tokens.", one(counters.wrong_tokens as f64)),
+        ("connections", "gauge", "Open WebSockets.", one(counters.connections.value() as f64)),
+        ("connections_total", "counter", "WebSockets opened.", one(counters.accepted.value() as f64)),
+        ("connections_refused_total", "counter", "Connections refused because there were too many.", one(counters.refused.value() as f64)),
+        ("wrong_tokens_total", "counter", "Wrong or missing tokens.", one(counters.wrong_tokens.value() as f64)),
         ("looks_total", "counter", "Threads opened for watchers.", one(gateway.inspector.opened() as f64)),
         ("sessions", "gauge", "Sessions below the root.", one(number(sum.sessions))),
         ("sessions_active", "gauge", "Sessions with clients or streams in them.", one(number(live.len()))),

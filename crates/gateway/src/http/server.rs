@@ -194,7 +194,7 @@ async fn admit(
     let is_health = request.uri().path() == HEALTH;
     let origin = match gateway.origins.check(request.headers()) {
         Err(refused) if !is_health => {
-            return refuse(client, &request, StatusCode::FORBIDDEN, refused.message());
+            return refuse(client, &request, StatusCode::FORBIDDEN, &refused.to_string());
         }
         origin => origin.unwrap_or(RequestOrigin::Other),
     };
@@ -212,7 +212,7 @@ async fn admit(
     let is_valid = matches!(check, TokenCheck::Valid(_));
     request.extensions_mut().insert(check);
     if is_valid && !permit.admit() {
-        gateway.counters.refused();
+        gateway.counters.refused.count();
         let why = "too many connections; try again later";
         let mut response = refuse(client, &request, StatusCode::SERVICE_UNAVAILABLE, why);
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -253,7 +253,7 @@ async fn require_token(
         TokenCheck::Invalid => "wrong token",
         TokenCheck::Missing => "the token is missing; the gateway has it in the file `token` in its root",
     };
-    gateway.counters.wrong_token();
+    gateway.counters.wrong_tokens.count();
     let mut response = refuse(permit.client(), &request, StatusCode::UNAUTHORIZED, why);
     response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     response

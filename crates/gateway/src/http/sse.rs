@@ -12,7 +12,14 @@ use futures_util::{Stream, StreamExt};
 use crate::gateway::Gateway;
 
 /// How often a comment is written to an idle stream, so that proxies do not close it.
-const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
+pub const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
+
+/// What a response of events has besides its type.
+pub const HEADERS: [(HeaderName, &str); 2] = [
+    (header::CACHE_CONTROL, "no-cache, no-transform"),
+    // Proxies must not buffer the events; nginx does by default.
+    (HeaderName::from_static("x-accel-buffering"), "no"),
+];
 
 /// A response that lasts until the events or the gateway end. The next event is made once the client has taken the one
 /// before it.
@@ -20,10 +27,5 @@ pub fn response(gateway: Arc<Gateway>, events: impl Stream<Item = Event> + Send 
     let shutdown = async move { gateway.shutting_down().await };
     let events = Sse::new(events.map(Ok::<_, Infallible>).take_until(shutdown))
         .keep_alive(KeepAlive::new().interval(KEEP_ALIVE_EVERY).text("alive"));
-    let headers = [
-        (header::CACHE_CONTROL, "no-cache, no-transform"),
-        // Proxies must not buffer the events; nginx does by default.
-        (HeaderName::from_static("x-accel-buffering"), "no"),
-    ];
-    (headers, events).into_response()
+    (HEADERS, events).into_response()
 }

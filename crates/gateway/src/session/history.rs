@@ -98,12 +98,12 @@ pub async fn read(
 /// Errors of the thread.
 pub fn before(queue: &mut Queue, before: i64, limit: usize, room: u64) -> Result<Page> {
     let (mut messages, mut size, mut upto) = (Vec::new(), 0, before.saturating_sub(1));
-    let mut left_out = None;
+    let (mut left_out, mut has_more) = (None, true);
     let filter = Filter::new(ENTRIES, Scope::Reading)?;
-    loop {
+    'page: while has_more {
         let wanted = limit + 1 - messages.len();
         let ids = queue.newest_matching(filter.as_ref(), upto, wanted)?;
-        let may_have_more = ids.len() == wanted;
+        has_more = ids.len() == wanted;
         for id in ids {
             upto = id - 1;
             let Some(mut event) = event(queue, id)? else { continue };
@@ -111,8 +111,8 @@ pub fn before(queue: &mut Queue, before: i64, limit: usize, room: u64) -> Result
                 && is_ending(queue, id, &event.record.entry)?
             {
                 if !messages.is_empty() {
-                    messages.reverse();
-                    return Ok(Page { messages, has_more: true, left_out });
+                    has_more = true;
+                    break 'page;
                 }
                 // There is no room for anything else.
                 size = PAGE;
@@ -129,16 +129,14 @@ pub fn before(queue: &mut Queue, before: i64, limit: usize, room: u64) -> Result
             }
             size += event.record.event.content.len();
             if messages.len() == limit || size > PAGE && !messages.is_empty() {
-                messages.reverse();
-                return Ok(Page { messages, has_more: true, left_out });
+                has_more = true;
+                break 'page;
             }
             messages.push(event);
         }
-        if !may_have_more {
-            messages.reverse();
-            return Ok(Page { messages, has_more: false, left_out });
-        }
     }
+    messages.reverse();
+    Ok(Page { messages, has_more, left_out })
 }
 
 /// What happened between messages: the last `limit` events between two ids; fewer, but at least one, if they are

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use thread_conversation::Entry;
 use thread_conversation::runs::Runs;
-use thread_sessions::{Kind, Result, SessionId, SessionWatch};
+use thread_sessions::{Result, SessionId, SessionWatch};
 use tokio::sync::{OnceCell, watch};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
@@ -31,7 +31,7 @@ const MAX_NOTICES: usize = 256;
 /// A session that has readers. Its task ends with the last reader.
 pub struct LiveSession {
     pub session: SessionId,
-    context: Arc<Context>,
+    pub context: Arc<Context>,
     watch: Arc<SessionWatch>,
     state: Mutex<State>,
     /// A number that rises with each change of the state.
@@ -183,19 +183,6 @@ impl LiveSession {
             Ok(Arc::new(read.page))
         };
         cell.get_or_try_init(read).await.cloned()
-    }
-
-    /// Does work on the session.
-    ///
-    /// # Errors
-    ///
-    /// As [`BlockingPool::run`](super::blocking_pool::BlockingPool::run).
-    pub async fn run<T: Send + 'static>(
-        &self,
-        kind: Kind,
-        work: impl FnMut() -> Result<T> + Send + 'static,
-    ) -> Result<T> {
-        self.context.pool.run(self.session, kind, work).await
     }
 
     /// The event as frames; `None` if clients do not see it.

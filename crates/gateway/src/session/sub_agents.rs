@@ -67,7 +67,7 @@ pub async fn relay(live: Weak<LiveSession>, dir: PathBuf) {
             }
             Ok((followed, output))
         };
-        let Ok((read, output)) = session.run(Kind::Read, job).await else { return };
+        let Ok((read, output)) = session.context.pool.run(id, Kind::Read, job).await else { return };
         followed = read;
         session.relay(output);
         drop(session);

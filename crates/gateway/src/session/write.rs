@@ -97,73 +97,150 @@ pub fn extract_attachments(
     Ok((content, attachments))
 }
 
-/// Stores a message and wakes the agent. Its attachments belong to the session from then on.
-///
-/// # Errors
-///
-/// [`RequestError::KeyConflict`]; an attachment was deleted; errors of the thread.
-pub fn message(
-    queue: &mut Queue,
-    storage: &Storage,
-    launcher: &Launcher,
-    session: SessionId,
-    author: &Author,
-    sent: &ClientMessage,
-) -> Result<Accepted> {
-    for object in &sent.attachments {
-        storage.claim(object, session).map_err(|e| match e.kind() {
-            std::io::ErrorKind::NotFound => {
-                RequestError::BadParams("an attachment is refused: it was deleted".into())
-            }
-            _ => RequestError::Disk(storage.file_of(object), e),
-        })?;
+/// The hand of an author in a session.
+pub struct SessionWriter<'w> {
+    pub queue: &'w mut Queue,
+    pub launcher: &'w Launcher,
+    pub storage: &'w Storage,
+    pub session: SessionId,
+    pub author: &'w Author,
+}
+
+impl SessionWriter<'_> {
+    /// The source of what is written.
+    pub fn source(&self) -> String {
+        self.author.source(self.session)
     }
-    let made = |what: &str| {
-        let id = sent.key.as_ref().map_or_else(Uuid::new_v4, |key| session.made_from(key));
-        format!("{what}_{}", short(id))
-    };
-    let mut run_id = sent.run_id.clone().unwrap_or_else(|| made("run"));
-    let message = Message {
-        run_id: Some(run_id.clone()),
-        message_id: Some(sent.message_id.clone().unwrap_or_else(|| made("msg"))),
-        priority: sent.priority,
-        client: Some(author.client.clone()),
-        resume: sent.metadata.get("resume").and_then(Value::as_bool).unwrap_or_default(),
-        other: sent.metadata.clone(),
-        content: sent.content.to_stored(),
-    };
-    let mut event = message.event(&author.source(session)).map_err(Error::from)?;
-    let mut before = None;
-    if let Some(key) = &sent.key {
-        let key = IdempotencyKey::reserved("message", key).map_err(Error::from)?;
-        if let Some(stored) = keys::stored_before(queue, &key)?.map(Record::of) {
-            before = sent_before(&stored, &message).map(|run_id| (stored.id(), run_id));
-            // Otherwise it is a user's own key.
-            if before.is_none() && stored.event.source.starts_with("external:gateway:") {
-                return Err(RequestError::KeyConflict(sent.key.clone().unwrap_or_default()));
-            }
+
+    /// Stores a message and wakes the agent. Its attachments belong to the session from then on.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::KeyConflict`]; an attachment was deleted; errors of the thread.
+    pub fn message(&mut self, sent: &ClientMessage) -> Result<Accepted> {
+        let SessionWriter { queue, launcher, storage, session, author } = self;
+        for object in &sent.attachments {
+            storage.claim(object, *session).map_err(|e| match e.kind() {
+                std::io::ErrorKind::NotFound => {
+                    RequestError::BadParams("an attachment is refused: it was deleted".into())
+                }
+                _ => RequestError::Disk(storage.file_of(object), e),
+            })?;
         }
-        event = event.keyed(key);
-    }
-    if let Some((id, before)) = before {
-        thread::run::dispatch(queue, launcher)?;
+        let made = |what: &str| {
+            let id = sent.key.as_ref().map_or_else(Uuid::new_v4, |key| session.made_from(key));
+            format!("{what}_{}", short(id))
+        };
+        let mut run_id = sent.run_id.clone().unwrap_or_else(|| made("run"));
+        let message = Message {
+            run_id: Some(run_id.clone()),
+            message_id: Some(sent.message_id.clone().unwrap_or_else(|| made("msg"))),
+            priority: sent.priority,
+            client: Some(author.client.clone()),
+            resume: sent.metadata.get("resume").and_then(Value::as_bool).unwrap_or_default(),
+            other: sent.metadata.clone(),
+            content: sent.content.to_stored(),
+        };
+        let mut event = message.event(&author.source(*session)).map_err(Error::from)?;
+        let mut before = None;
+        if let Some(key) = &sent.key {
+            let key = IdempotencyKey::reserved("message", key).map_err(Error::from)?;
+            if let Some(stored) = keys::stored_before(queue, &key)?.map(Record::of) {
+                before = sent_before(&stored, &message).map(|run_id| (stored.id(), run_id));
+                // Otherwise it is a user's own key.
+                if before.is_none() && stored.event.source.starts_with("external:gateway:") {
+                    return Err(RequestError::KeyConflict(sent.key.clone().unwrap_or_default()));
+                }
+            }
+            event = event.keyed(key);
+        }
+        if let Some((id, before)) = before {
+            thread::run::dispatch(queue, launcher)?;
+            let (_, runs, _) = open_runs(queue)?;
+            return Ok(Accepted { event: id, run_id: before, position: runs.position(id) });
+        }
+        let pushed = match thread::run::push(queue, launcher, &event) {
+            Ok(pushed) => pushed.id,
+            // A resend under another client id or with other metadata is another event: compare the content.
+            Err(Error::KeyConflict { id, .. }) => {
+                let stored = queue.event(id)?.and_then(|stored| sent_before(&Record::of(stored), &message));
+                // A gateway of another version may have made another id from the key.
+                let stored =
+                    stored.filter(|stored| sent.run_id.as_ref().is_none_or(|run_id| run_id == stored));
+                run_id =
+                    stored.ok_or_else(|| RequestError::KeyConflict(sent.key.clone().unwrap_or_default()))?;
+                id
+            }
+            Err(e) => return Err(e.into()),
+        };
         let (_, runs, _) = open_runs(queue)?;
-        return Ok(Accepted { event: id, run_id: before, position: runs.position(id) });
+        Ok(Accepted { event: pushed, run_id, position: runs.position(pushed) })
     }
-    let pushed = match thread::run::push(queue, launcher, &event) {
-        Ok(pushed) => pushed.id,
-        // A resend under another client id or with other metadata is another event: compare the content.
-        Err(Error::KeyConflict { id, .. }) => {
-            let stored = queue.event(id)?.and_then(|stored| sent_before(&Record::of(stored), &message));
-            // A gateway of another version may have made another id from the key.
-            let stored = stored.filter(|stored| sent.run_id.as_ref().is_none_or(|run_id| run_id == stored));
-            run_id = stored.ok_or_else(|| RequestError::KeyConflict(sent.key.clone().unwrap_or_default()))?;
-            id
+
+    /// Sets the title of the session.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the thread.
+    pub fn title(&mut self, title: &str) -> Result<()> {
+        let event = thread_conversation::title(&self.source(), title).map_err(Error::from)?;
+        self.push(&event)
+    }
+
+    /// Makes the agent forget the conversation so far.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the thread.
+    pub fn clear(&mut self) -> Result<()> {
+        let event = thread_conversation::clear(&self.source()).map_err(Error::from)?;
+        self.push(&event)
+    }
+
+    /// Requests the end of a run: see [`cancel()`].
+    ///
+    /// # Errors
+    ///
+    /// As [`cancel()`].
+    pub fn cancel(&mut self, run_id: Option<&str>) -> Result<Option<String>> {
+        cancel(self.queue, self.launcher, &self.source(), run_id)
+    }
+
+    /// Requests the end of the run of a message, if it is open.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the thread.
+    pub fn cancel_run_of(&mut self, message: i64) -> Result<()> {
+        cancel_run_of(self.queue, self.launcher, &self.source(), message)
+    }
+
+    /// Answers a permission request of the agent.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::UnknownPermission`]; the choice was not offered; errors of the thread.
+    pub fn permission(&mut self, request_id: &str, choice: &str) -> Result<()> {
+        let (_, runs, _) = open_runs(self.queue)?;
+        let mut asked = runs.iter().flat_map(|run| &run.open_permissions);
+        let asked = asked.find(|asked| asked.request_id == request_id);
+        let asked = asked.ok_or_else(|| RequestError::UnknownPermission(request_id.to_owned()))?;
+        if !asked.choices.iter().any(|offered| offered == choice) {
+            return Err(RequestError::BadParams(format!("the choices are {}", asked.choices.join(", "))));
         }
-        Err(e) => return Err(e.into()),
-    };
-    let (_, runs, _) = open_runs(queue)?;
-    Ok(Accepted { event: pushed, run_id, position: runs.position(pushed) })
+        let event = thread_conversation::permission_answer(&self.source(), request_id, choice);
+        self.push(&event.map_err(Error::from)?)
+    }
+
+    /// Stores an event and wakes consumers and waiters.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the thread.
+    pub fn push(&mut self, event: &NewEvent<'_>) -> Result<()> {
+        thread::run::push(self.queue, self.launcher, event)?;
+        Ok(())
+    }
 }
 
 /// The run of the stored message, if `message` has the same content.
@@ -171,59 +248,6 @@ fn sent_before(stored: &Record, message: &Message) -> Option<String> {
     let Entry::Message(other) = &stored.entry else { return None };
     let is_same = other.content == message.content && other.priority == message.priority;
     stored.run_id.clone().filter(|_| is_same)
-}
-
-/// Sets the title of a session.
-///
-/// # Errors
-///
-/// Errors of the thread.
-pub fn title(queue: &mut Queue, launcher: &Launcher, source: &str, title: &str) -> Result<()> {
-    let event = thread_conversation::title(source, title).map_err(Error::from)?;
-    push(queue, launcher, &event)
-}
-
-/// Makes the agent forget the conversation so far.
-///
-/// # Errors
-///
-/// Errors of the thread.
-pub fn clear(queue: &mut Queue, launcher: &Launcher, source: &str) -> Result<()> {
-    let event = thread_conversation::clear(source).map_err(Error::from)?;
-    push(queue, launcher, &event)
-}
-
-/// Answers a permission request of the agent.
-///
-/// # Errors
-///
-/// [`RequestError::UnknownPermission`]; the choice was not offered; errors of the thread.
-pub fn permission(
-    queue: &mut Queue,
-    launcher: &Launcher,
-    source: &str,
-    request_id: &str,
-    choice: &str,
-) -> Result<()> {
-    let (_, runs, _) = open_runs(queue)?;
-    let mut asked = runs.iter().flat_map(|run| &run.open_permissions);
-    let asked = asked.find(|asked| asked.request_id == request_id);
-    let asked = asked.ok_or_else(|| RequestError::UnknownPermission(request_id.to_owned()))?;
-    if !asked.choices.iter().any(|offered| offered == choice) {
-        return Err(RequestError::BadParams(format!("the choices are {}", asked.choices.join(", "))));
-    }
-    let event = thread_conversation::permission_answer(source, request_id, choice).map_err(Error::from)?;
-    push(queue, launcher, &event)
-}
-
-/// Stores an event and wakes consumers and waiters.
-///
-/// # Errors
-///
-/// Errors of the thread.
-pub fn push(queue: &mut Queue, launcher: &Launcher, event: &NewEvent<'_>) -> Result<()> {
-    thread::run::push(queue, launcher, event)?;
-    Ok(())
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ pub struct Storage {
     threads: Threads,
     /// The remote store, if there is one. The folder then has copies for agents, which open files.
     remote: Option<Arc<dyn ObjectStore>>,
-    signer: Signer,
+    pub signer: Signer,
     /// The address of the gateway, which URLs begin with: `http://127.0.0.1:3336`.
     pub base: String,
     /// Origins of other stores. Their URLs are parsed in the same way, but neither verified nor signed.
@@ -80,15 +80,6 @@ impl Storage {
     /// The signed URL of an object.
     pub fn url(&self, object: &Object) -> String {
         format!("{}{}", self.base, self.signer.url(object))
-    }
-
-    /// Checks the signature of an object's URL.
-    ///
-    /// # Errors
-    ///
-    /// As [`Signer::check`].
-    pub fn check(&self, object: &Object, token: &str) -> Result<(), sign::BadSignature> {
-        self.signer.check(object, token)
     }
 
     /// The URL of a stored event's content. Like any other request, it takes the token.

@@ -5,13 +5,13 @@ use thread::model::key::{IdempotencyKey, InvalidKey};
 use thread_conversation::Priority;
 use thread_protocol::Content;
 use thread_protocol::method::{self, Acceptance, Accepted, AgentParams};
-use thread_sessions::{Kind, RequestError, Result, SessionId};
+use thread_sessions::{RequestError, Result, SessionId};
 
 use super::caller::{Caller, Reply, Then, parse_session};
 use super::commands::{self, Command, Parsed};
 use super::methods::{Effect, Handler};
 use super::sessions;
-use crate::session::write::{self, ClientMessage};
+use crate::session::write::{self, ClientMessage, SessionWriter};
 
 /// Metadata keys that the gateway sets itself.
 const RESERVED: &[&str] = &["run_id", "message_id", "client", "priority", "reply_to"];
@@ -56,7 +56,14 @@ impl Handler for method::Agent {
         };
         // Read before the message is stored: then its run is noticed at once.
         let live = caller.gateway.hub.enter(session).await?;
-        let accepted = send(caller, session, message).await?;
+        let gateway = caller.gateway.clone();
+        let send = move |to: &mut SessionWriter<'_>| {
+            if let Some(agent) = gateway.agent_for_all() {
+                agent.replace(to.queue)?;
+            }
+            to.message(&message)
+        };
+        let accepted = caller.write(session, send).await?;
         let status = if accepted.waits() { Acceptance::Queued } else { Acceptance::Accepted };
         let payload =
             Accepted { run_id: Some(accepted.run_id.clone()), session_id: Some(session.to_string()), status };
@@ -80,17 +87,4 @@ fn key_of(key: Option<String>, session: Option<SessionId>) -> Result<Option<Stri
         Err(e @ InvalidKey::Reserved(_)) => Err(Error::from(e).into()),
         Err(_) => bad("must be 1 to 512 bytes"),
     }
-}
-
-/// Stores a message of a client.
-async fn send(caller: &Caller, session: SessionId, message: ClientMessage) -> Result<write::Accepted> {
-    let (gateway, author) = (caller.gateway.clone(), caller.author.clone());
-    let work = move || {
-        let mut queue = gateway.root.queue(session)?;
-        if let Some(agent) = gateway.agent_for_all() {
-            agent.replace(&mut queue)?;
-        }
-        write::message(&mut queue, &gateway.storage, &gateway.launcher, session, &author, &message)
-    };
-    caller.run(session, Kind::Write, work).await
 }

@@ -6,13 +6,13 @@
 
 use std::sync::{Arc, Mutex};
 
-use thread_sessions::{Kind, RequestError, Result, SessionId};
+use thread_sessions::{RequestError, Result, SessionId};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
 use crate::gateway::Gateway;
 use crate::session::budget::Share;
 use crate::session::live_session::LiveSession;
-use crate::session::write::{Accepted, Author};
+use crate::session::write::{Accepted, Author, SessionWriter};
 
 /// The connection that a request comes from.
 #[derive(Clone)]
@@ -94,20 +94,17 @@ impl Caller {
         }
     }
 
-    /// Does work on a session.
+    /// Writes what the client sends to a session.
     ///
     /// # Errors
     ///
-    /// [`RequestError::NotNow`]: the session is being deleted. As [`BlockingPool::run`](crate::session::blocking_pool::BlockingPool::run).
-    pub async fn run<T: Send + 'static>(
+    /// As [`Gateway::write`].
+    pub async fn write<T: Send + 'static>(
         &self,
         session: SessionId,
-        kind: Kind,
-        work: impl FnMut() -> Result<T> + Send + 'static,
+        work: impl FnMut(&mut SessionWriter<'_>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        // Not after the deletion, whose turn may take seconds.
-        self.gateway.root.refuse_deleted(session)?;
-        self.gateway.pool().run(session, kind, work).await
+        self.gateway.write(session, self.author.clone(), work).await
     }
 }
 

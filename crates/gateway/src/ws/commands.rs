@@ -6,14 +6,14 @@ use std::sync::PoisonError;
 use thread_protocol::event;
 use thread_protocol::method::{Acceptance, Accepted, ListParams, NewParams, SessionsList, SessionsNew};
 use thread_sessions::excerpt::TITLE;
-use thread_sessions::{Kind, Result, SessionId};
+use thread_sessions::{Result, SessionId};
 
 use super::caller::{Caller, Reply, Subscribe, Then};
 use super::methods::Handler;
 use super::runs::request_cancel;
 use super::sessions;
 use crate::session::frames::notice;
-use crate::session::{history, write};
+use crate::session::history;
 
 const HELP: &str = "\
 /new [title]           starts a new session
@@ -133,9 +133,7 @@ async fn answer(caller: &Caller, command: Command<'_>) -> Result<(String, Subscr
         }
         Command::Clear => {
             let session = caller.session_or_current(None)?;
-            let (gateway, source) = (caller.gateway.clone(), caller.author.source(session));
-            let work = move || write::clear(&mut gateway.root.queue(session)?, &gateway.launcher, &source);
-            caller.run(session, Kind::Write, work).await?;
+            caller.write(session, |to| to.clear()).await?;
             "From the next message on, the agent starts with an empty context.".to_owned()
         }
         Command::Cancel => {

@@ -82,11 +82,11 @@ fn check(
         None => admitted,
     };
     let Some(proof) = proof else {
-        gateway.counters.wrong_token();
+        gateway.counters.wrong_tokens.count();
         return refuse("wrong or missing token", code::UNAUTHORIZED, Close::Unauthorized);
     };
     if !permit.admit() {
-        gateway.counters.refused();
+        gateway.counters.refused.count();
         return refuse("too many connections; try again later", code::TOO_MANY_CONNECTIONS, Close::Full);
     }
     let params = match Call::parse(&request.method, request.params.clone()) {

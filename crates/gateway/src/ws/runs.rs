@@ -1,11 +1,10 @@
 //! Cancelling runs, answering their permission requests.
 
 use thread_protocol::method::{self, CancelParams, CancelRequested, Nothing, PermissionAnswerParams};
-use thread_sessions::{Kind, Result, SessionId};
+use thread_sessions::{Result, SessionId};
 
 use super::caller::{Caller, Reply, parse_session};
 use super::methods::Handler;
-use crate::session::write;
 
 impl Handler for method::AgentCancel {
     async fn handle(caller: &Caller, params: CancelParams) -> Result<Reply<CancelRequested>> {
@@ -25,23 +24,13 @@ pub async fn request_cancel(
     session: SessionId,
     run_id: Option<String>,
 ) -> Result<Option<String>> {
-    let (gateway, source) = (caller.gateway.clone(), caller.author.source(session));
-    let work = move || {
-        let mut queue = gateway.root.queue(session)?;
-        write::cancel(&mut queue, &gateway.launcher, &source, run_id.as_deref())
-    };
-    caller.run(session, Kind::Write, work).await
+    caller.write(session, move |to| to.cancel(run_id.as_deref())).await
 }
 
 impl Handler for method::PermissionAnswer {
     async fn handle(caller: &Caller, params: PermissionAnswerParams) -> Result<Reply<Nothing>> {
         let session = parse_session(&params.session_id)?;
-        let (gateway, source) = (caller.gateway.clone(), caller.author.source(session));
-        let work = move || {
-            let mut queue = gateway.root.queue(session)?;
-            write::permission(&mut queue, &gateway.launcher, &source, &params.request_id, &params.choice)
-        };
-        caller.run(session, Kind::Write, work).await?;
+        caller.write(session, move |to| to.permission(&params.request_id, &params.choice)).await?;
         Ok(Nothing::default().into())
     }
 }

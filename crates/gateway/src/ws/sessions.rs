@@ -1,6 +1,7 @@
 //! Listing, creating, entering, reading, renaming, searching and deleting sessions; the status.
 
 use serde_json::value::RawValue;
+use thread::Queue;
 use thread_protocol::method::{
     self, DeleteParams, Deleted, ForkParams, GatewayStatus, HistoryPage, HistoryParams, ListParams,
     NewParams, NewSession, RenameParams, Renamed, SearchParams, SessionList, SessionStatus, StatusParams,
@@ -15,7 +16,7 @@ use super::methods::{Effect, Handler};
 use crate::session::blocking_pool::blocking;
 use crate::session::event::Frames;
 use crate::session::root::Copying;
-use crate::session::{frames, history, write};
+use crate::session::{frames, history};
 
 /// How many messages `sessions.switch` returns.
 const RECENT: usize = 20;
@@ -43,12 +44,11 @@ pub async fn create(caller: &Caller, title: Option<String>) -> Result<SessionId>
     let work = move || {
         gateway.root.create(session, gateway.agent.as_ref())?;
         if let Some(title) = &title {
-            let mut queue = gateway.root.queue(session)?;
-            write::title(&mut queue, &gateway.launcher, &author.source(session), title)?;
+            gateway.writer(&mut gateway.root.queue(session)?, session, &author).title(title)?;
         }
         Ok(session)
     };
-    caller.run(session, Kind::Write, work).await
+    caller.gateway.pool().run(session, Kind::Write, work).await
 }
 
 impl Handler for method::SessionsNew {
@@ -62,9 +62,7 @@ impl Handler for method::SessionsNew {
 /// Enters a session that has just been made.
 async fn enter_new(caller: &Caller, session: SessionId, title: String) -> Result<Reply<NewSession>> {
     let live = caller.gateway.hub.enter(session).await?;
-    let gateway = caller.gateway.clone();
-    let newest =
-        caller.run(session, Kind::Read, move || Ok(gateway.root.queue(session)?.newest()?.0)).await?;
+    let newest = caller.gateway.read(session, |queue| Ok(queue.newest()?.0)).await?;
     let created_at = thread::model::time::now();
     Ok(Reply::at(NewSession { session_id: session.to_string(), title, created_at }, live, newest))
 }
@@ -110,9 +108,8 @@ pub async fn enter(caller: &Caller, session: SessionId, after: Option<u64>) -> R
     let gateway = caller.gateway.clone();
     // A client that is already in the session misses nothing by entering again.
     let reached = caller.position.filter(|_| caller.session == Some(session)).unwrap_or(i64::MAX);
-    let work = move || {
-        let mut queue = gateway.root.queue(session)?;
-        let (_, runs, newest) = open_runs(&mut queue)?;
+    let work = move |queue: &mut Queue| {
+        let (_, runs, newest) = open_runs(queue)?;
         // The run that is open, or will be next: an entering client sees all of it.
         let open = runs.in_order().first().and_then(|id| runs.get(*id));
         // Events stored while this is read follow, whatever the position is.
@@ -128,7 +125,7 @@ pub async fn enter(caller: &Caller, session: SessionId, after: Option<u64>) -> R
         };
         let last_seq = if after.is_some() { newest.max(position) } else { position };
         let summary = gateway.catalogue.summary(&gateway.root, &gateway.root.entry(session)?)?;
-        let recent = history::before(&mut queue, last_seq.saturating_add(1), RECENT, LARGE)?;
+        let recent = history::before(queue, last_seq.saturating_add(1), RECENT, LARGE)?;
         let switched = Switched {
             session_id: session.to_string(),
             title: summary.title(),
@@ -139,7 +136,7 @@ pub async fn enter(caller: &Caller, session: SessionId, after: Option<u64>) -> R
         };
         Ok((switched, position, respond_after))
     };
-    let (switched, position, respond_after) = caller.run(session, Kind::Read, work).await?;
+    let (switched, position, respond_after) = caller.gateway.read(session, work).await?;
     Ok(Reply { subscribe: Subscribe::At { live, position, respond_after }, ..switched.into() })
 }
 
@@ -165,14 +162,13 @@ impl Handler for method::SessionsSteps {
             |given: Option<u64>, default| given.map_or(default, |id| i64::try_from(id).unwrap_or(i64::MAX));
         let (after, before) = (id(params.after, 0), id(params.before, i64::MAX));
         let (gateway, client) = (caller.gateway.clone(), caller.author.client.clone());
-        let work = move || {
-            let mut queue = gateway.root.queue(session)?;
-            let page = history::steps(&mut queue, after, before, limit)?;
+        let work = move |queue: &mut Queue| {
+            let page = history::steps(queue, after, before, limit)?;
             let frames = page.messages.iter().filter_map(|step| frames::of(&gateway.storage, session, step));
             let raw = |frames: Frames| RawValue::from_string(frames.for_client(&client).to_string()).ok();
             Ok(StepsPage { events: frames.filter_map(raw).collect(), has_more: page.has_more })
         };
-        caller.run(session, Kind::Read, work).await.map(Reply::from)
+        caller.gateway.read(session, work).await.map(Reply::from)
     }
 }
 
@@ -181,10 +177,7 @@ impl Handler for method::SessionsRename {
         let session = parse_session(&params.session_id)?;
         let title = title_of(&params.title)?;
         let renamed = Renamed { session_id: session.to_string(), title: title.clone() };
-        let (gateway, source) = (caller.gateway.clone(), caller.author.source(session));
-        let work =
-            move || write::title(&mut gateway.root.queue(session)?, &gateway.launcher, &source, &title);
-        caller.run(session, Kind::Write, work).await?;
+        caller.write(session, move |to| to.title(&title)).await?;
         Ok(renamed.into())
     }
 }
@@ -234,14 +227,13 @@ pub async fn status_of(caller: &Caller, session: Option<SessionId>) -> Result<St
     let about = GatewayStatus {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         uptime: gateway.started.elapsed().as_secs(),
-        active_connections: gateway.counters.connections() as u64,
+        active_connections: gateway.counters.connections.value(),
         active_sessions: gateway.hub.everything().len() as u64,
     };
     let Some(session) = session else { return Ok(StatusPayload { gateway: about, session: None }) };
     let clients = gateway.hub.live(session).map_or(0, |live| live.clients()) as u64;
-    let work = move || {
-        let mut queue = gateway.root.queue(session)?;
-        let (_, runs, _) = open_runs(&mut queue)?;
+    let work = move |queue: &mut Queue| {
+        let (_, runs, _) = open_runs(queue)?;
         let summary = gateway.catalogue.summary(&gateway.root, &gateway.root.entry(session)?)?;
         Ok(SessionStatus {
             id: session.to_string(),
@@ -251,7 +243,7 @@ pub async fn status_of(caller: &Caller, session: Option<SessionId>) -> Result<St
             clients,
         })
     };
-    let session = caller.run(session, Kind::Read, work).await?;
+    let session = caller.gateway.read(session, work).await?;
     Ok(StatusPayload { gateway: about, session: Some(session) })
 }
 

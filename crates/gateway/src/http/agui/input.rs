@@ -1,11 +1,13 @@
 //! The input of AG-UI clients.
 
+use axum::http::StatusCode;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use thread_conversation::ClientInput;
 use thread_protocol::Content;
 
 use super::writer::Version;
+use crate::http::error::HttpError;
 
 /// A `RunAgentInput`.
 #[derive(Debug)]
@@ -62,10 +64,6 @@ pub struct ToolMessage {
     pub error: Option<String>,
 }
 
-/// Why a body is not a valid `RunAgentInput`.
-#[derive(Debug)]
-pub struct InputError(pub String);
-
 /// Longest id that a client may choose, in bytes.
 const MAX_ID: usize = 200;
 
@@ -76,8 +74,8 @@ impl Input {
     /// # Errors
     ///
     /// A field that the gateway needs is missing or invalid.
-    pub fn read(body: Value) -> Result<Input, InputError> {
-        let bad = |what: &str| InputError(format!("the RunAgentInput {what}"));
+    pub fn read(body: Value) -> Result<Input, HttpError> {
+        let bad = |what: &str| HttpError::new(StatusCode::BAD_REQUEST, format!("the RunAgentInput {what}"));
         let id = |value: &Value, name: &str| {
             let id = value.get(name).and_then(Value::as_str).unwrap_or_default();
             let fits = !id.is_empty() && id.len() <= MAX_ID && !id.chars().any(char::is_control);
@@ -135,19 +133,19 @@ impl Input {
     pub fn goes_on(&self) -> bool {
         !self.resume.is_empty() || self.last_results > 0
     }
+}
 
-    /// Notes something that cannot be handed to the agent.
-    pub fn unsupported(&mut self, field: &str, reason: &str) {
-        let notes = self.handed.0.entry(ClientInput::UNSUPPORTED).or_insert_with(|| json!([]));
-        if let Value::Array(notes) = notes {
-            notes.push(json!({ "field": field, "reason": reason }));
-        }
+/// Notes something that cannot be handed to the agent.
+pub fn unsupported(handed: &mut ClientInput, field: &str, reason: &str) {
+    let notes = handed.0.entry(ClientInput::UNSUPPORTED).or_insert_with(|| json!([]));
+    if let Value::Array(notes) = notes {
+        notes.push(json!({ "field": field, "reason": reason }));
     }
 }
 
 /// The input passed to the agent: the fields that are not empty.
 fn handed(body: &Value, messages: &[Value]) -> ClientInput {
-    let mut handed = Map::new();
+    let mut handed = ClientInput::default();
     for (name, field) in [
         ("tools", ClientInput::TOOLS),
         ("state", ClientInput::STATE),
@@ -162,13 +160,12 @@ fn handed(body: &Value, messages: &[Value]) -> ClientInput {
             _ => false,
         };
         if let Some(value) = body.get(name).filter(|value| !is_empty(value)) {
-            handed.insert(field.to_owned(), value.clone());
+            handed.0.insert(field.to_owned(), value.clone());
         }
     }
     if messages.iter().any(|message| message["role"] == "system" || message["role"] == "developer") {
         let reason = "messages of the roles system and developer are not handed to the agent";
-        handed
-            .insert(ClientInput::UNSUPPORTED.to_owned(), json!([{ "field": "messages", "reason": reason }]));
+        unsupported(&mut handed, "messages", reason);
     }
-    ClientInput(handed)
+    handed
 }

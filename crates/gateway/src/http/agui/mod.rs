@@ -21,26 +21,20 @@ use thread_protocol::Content;
 use thread_protocol::method::MessageRef;
 use thread_sessions::{Kind, RequestError, Result, SessionId};
 
-use self::input::{Input, InputError};
+use self::input::{Input, unsupported};
 use self::respond::{pending_input, respond};
 use self::stream::{Point, Stream};
 use self::translate::Start;
 use self::writer::Version;
 use super::attachments;
-use super::error::{ErrorBody, HttpError};
+use super::error::{Failures, HttpError};
 use crate::access::origin;
 use crate::gateway::Gateway;
 use crate::session::history;
-use crate::session::write::{self, Author, ClientMessage};
+use crate::session::write::{self, Author, ClientMessage, SessionWriter};
 
 /// The client type of AG-UI clients, which have no ids of their own.
 const CLIENT: &str = "ag-ui";
-
-impl From<InputError> for HttpError {
-    fn from(error: InputError) -> HttpError {
-        HttpError::new(StatusCode::BAD_REQUEST, error.0)
-    }
-}
 
 fn author() -> Author {
     Author { client: CLIENT.into(), client_type: CLIENT.into() }
@@ -60,7 +54,7 @@ pub struct RunQuery {
 #[utoipa::path(post, path = "/api/v1/agent/run", tag = "ag-ui",
     params(("protocol" = Option<String>, Query), ("on_disconnect" = Option<String>, Query)),
     request_body = Value,
-    responses((status = 200, content_type = "text/event-stream", body = String), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
+    responses((status = 200, content_type = "text/event-stream", body = String), Failures))]
 pub async fn run(
     State(gateway): State<Arc<Gateway>>,
     Query(query): Query<RunQuery>,
@@ -86,13 +80,10 @@ pub async fn run(
         if let Some(agent) = own.agent_for_all() {
             agent.replace(&mut queue)?;
         }
-        let author = author();
-        let start = respond(&mut queue, &own.launcher, (&author, &author.source(session)), &input)?;
+        let start = respond(&mut own.writer(&mut queue, session, &author()), &input)?;
         if start.is_none() && is_edited(&mut queue, &input)? {
-            input.unsupported(
-                "messages",
-                "the agent continues with this thread's messages, not with those given",
-            );
+            let reason = "the agent continues with this thread's messages, not with those given";
+            unsupported(&mut input.handed, "messages", reason);
         }
         let pending_input = start.map(|start| pending_input(&mut queue, start.message)).transpose()?;
         Ok((start.zip(pending_input), std::mem::take(&mut input.message), std::mem::take(&mut input.handed)))
@@ -123,21 +114,17 @@ pub async fn run(
                 message_id: Some(message.id),
                 attachments,
             };
-            let own = gateway.clone();
-            let work = move || {
-                let mut queue = own.root.queue(session)?;
-                let accepted =
-                    write::message(&mut queue, &own.storage, &own.launcher, session, &author(), &message)?;
-                Ok((Start::of_message(accepted.event), pending_input(&mut queue, accepted.event)?))
+            let work = move |to: &mut SessionWriter<'_>| {
+                let accepted = to.message(&message)?;
+                Ok((Start::of_message(accepted.event), pending_input(to.queue, accepted.event)?))
             };
-            gateway.pool().run(session, Kind::Write, work).await?
+            gateway.write(session, author(), work).await?
         }
         (None, None) => return Err(RequestError::BadParams("there is no user message".into()).into()),
     };
-    let point =
-        Point { start: Some(start), after: start.shown, pending: pending_input, run_id: Some(run_id) };
-    let stream = Stream::new(gateway, session, version, thread_id, point).await?;
-    Ok(if cancels { stream.cancelling().into_response() } else { stream.into_response() })
+    let (after, run_id) = (start.shown, Some(run_id));
+    let point = Point { start: Some(start), after, pending: pending_input, run_id, cancels };
+    Ok(Stream::new(gateway, session, version, thread_id, point).await?.into_response())
 }
 
 /// Whether the input has another conversation than the one that the agent knows: its user message before the
@@ -169,11 +156,7 @@ async fn take_files(
     for part in parts {
         attachments::store_inline(gateway, session, part).await?;
         if part["source"]["type"] == "file" {
-            let note = json!({ "field": "messages", "reason": "a file that only its provider can read" });
-            let notes = handed.0.entry(ClientInput::UNSUPPORTED).or_insert_with(|| json!([]));
-            if let Value::Array(notes) = notes {
-                notes.push(note);
-            }
+            unsupported(&mut handed, "messages", "a file that only its provider can read");
         }
     }
     Ok(handed)
@@ -193,7 +176,7 @@ pub struct EventsQuery {
 /// After Last-Event-ID, or the query's `after`.
 #[utoipa::path(get, path = "/api/v1/agent/events", tag = "ag-ui",
     params(("threadId" = String, Query), ("after" = Option<i64>, Query), ("protocol" = Option<String>, Query)),
-    responses((status = 200, content_type = "text/event-stream", body = String), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
+    responses((status = 200, content_type = "text/event-stream", body = String), Failures))]
 pub async fn events(
     State(gateway): State<Arc<Gateway>>,
     headers: HeaderMap,
@@ -202,9 +185,7 @@ pub async fn events(
     let session = SessionId::named(&query.thread_id);
     let last = headers.get("last-event-id").and_then(|value| value.to_str().ok()?.trim().parse().ok());
     let after: Option<i64> = last.or(query.after);
-    let own = gateway.clone();
-    let work = move || stream::resume_point(&mut own.root.queue(session)?, after);
-    let point = gateway.pool().run(session, Kind::Read, work).await?;
+    let point = gateway.read(session, move |queue| stream::resume_point(queue, after)).await?;
     let version = Version::of_query(query.protocol.as_deref()).unwrap_or(Version::One);
     Ok(Stream::new(gateway, session, version, query.thread_id, point).await?.into_response())
 }
@@ -225,19 +206,14 @@ struct CancelBody {
 /// The body is `{"threadId","runId"?}`.
 #[utoipa::path(post, path = "/api/v1/agent/cancel", tag = "ag-ui",
     request_body = Value,
-    responses((status = 200, body = Value), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
+    responses((status = 200, body = Value), Failures))]
 pub async fn cancel(
     State(gateway): State<Arc<Gateway>>,
     Json(body): Json<Value>,
 ) -> Result<Json<Value>, HttpError> {
     let body: CancelBody = parsed(body)?;
     let session = SessionId::named(&body.thread_id);
-    let own = gateway.clone();
-    let work = move || {
-        let mut queue = own.root.queue(session)?;
-        write::cancel(&mut queue, &own.launcher, &author().source(session), body.run_id.as_deref())
-    };
-    let run_id = gateway.pool().run(session, Kind::Write, work).await?;
+    let run_id = gateway.write(session, author(), move |to| to.cancel(body.run_id.as_deref())).await?;
     let run_id =
         run_id.ok_or(HttpError::new(StatusCode::NOT_FOUND, "no run is under way in this thread".into()))?;
     Ok(Json(json!({ "runId": run_id, "message": "Cancellation requested" })))
@@ -256,20 +232,15 @@ struct PermissionBody {
 /// The body is `{"threadId","requestId","choice"}`.
 #[utoipa::path(post, path = "/api/v1/agent/permission", tag = "ag-ui",
     request_body = Value,
-    responses((status = 200, body = Value), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
+    responses((status = 200, body = Value), Failures))]
 pub async fn permission(
     State(gateway): State<Arc<Gateway>>,
     Json(body): Json<Value>,
 ) -> Result<Json<Value>, HttpError> {
     let body: PermissionBody = parsed(body)?;
     let session = SessionId::named(&body.thread_id);
-    let own = gateway.clone();
-    let work = move || {
-        let mut queue = own.root.queue(session)?;
-        let source = author().source(session);
-        write::permission(&mut queue, &own.launcher, &source, &body.request_id, &body.choice)
-    };
-    gateway.pool().run(session, Kind::Write, work).await?;
+    let work = move |to: &mut SessionWriter<'_>| to.permission(&body.request_id, &body.choice);
+    gateway.write(session, author(), work).await?;
     Ok(Json(json!({})))
 }
 
@@ -286,7 +257,7 @@ pub struct HistoryQuery {
 /// See PROTOCOL.md.
 #[utoipa::path(get, path = "/api/v1/agent/history", tag = "ag-ui",
     params(("threadId" = String, Query), ("limit" = Option<u32>, Query), ("before" = Option<i64>, Query)),
-    responses((status = 200, body = Value), (status = "4XX", body = ErrorBody), (status = "5XX", body = ErrorBody)))]
+    responses((status = 200, body = Value), Failures))]
 pub async fn message_history(
     State(gateway): State<Arc<Gateway>>,
     Query(query): Query<HistoryQuery>,

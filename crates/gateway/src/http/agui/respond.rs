@@ -1,8 +1,6 @@
 //! What clients answer to a run that waits for them: requests for permission, and calls of their own tools.
 
-use serde_json::Value;
 use thread::model::filter::Scope;
-use thread::run::Launcher;
 use thread::{Error, Event, Filter, Queue};
 use thread_agent::store::push_once;
 use thread_conversation::runs::{OpenRun, Runs};
@@ -12,10 +10,10 @@ use thread_conversation::{
 use thread_protocol::method::MessageRef;
 use thread_sessions::{RequestError, Result, open_runs};
 
-use super::input::{Input, Resume, ResumeStatus, ToolMessage};
-use super::translate::{PendingInput, Start};
+use super::input::{Input, Resume, ResumeStatus, ToolMessage, unsupported};
+use super::translate::{PendingInput, Start, camel};
 use crate::session::message_ref::seq_of;
-use crate::session::write::{self, Author};
+use crate::session::write::{SessionWriter, continue_key};
 
 /// How many calls and requests are searched for one that a client names.
 const SEARCHED: usize = 1000;
@@ -26,20 +24,17 @@ const SEARCHED: usize = 1000;
 /// # Errors
 ///
 /// The request that the client answers is unknown, or the answer was not offered; errors of the thread.
-pub fn respond(
-    queue: &mut Queue,
-    launcher: &Launcher,
-    (author, source): (&Author, &str),
-    input: &Input,
-) -> Result<Option<Start>> {
-    let (_, runs, _) = open_runs(queue)?;
-    let asked = answer_requests(queue, launcher, source, &runs, &input.resume)?;
-    let (called, hands_over) = answer_calls(queue, launcher, &author.client, &runs, input)?;
+pub fn respond(to: &mut SessionWriter<'_>, input: &Input) -> Result<Option<Start>> {
+    let (_, runs, _) = open_runs(to.queue)?;
+    let asked = answer_requests(to, &runs, &input.resume)?;
+    let (called, hands_over) = answer_calls(to, &runs, input)?;
     let shown = asked.max(called);
     if !input.goes_on() {
         return Ok(None);
     }
     let message = input.message.as_ref();
+    let source = to.source();
+    let SessionWriter { queue, launcher, .. } = to;
     let said = message.and_then(|message| seq_of(queue, &MessageRef::Id(message.id.clone())).ok());
     if message.is_some() && said.is_none() {
         return Ok(None);
@@ -50,11 +45,11 @@ pub fn respond(
     }
     let of = run_of(queue, shown)?.ok_or_else(|| RequestError::UnknownRun(input.run_id.clone()))?;
     let rest = if hands_over { ClientInput::default() } else { rest(queue, of, input)? };
-    let key = write::continue_key(&input.run_id)?;
+    let key = continue_key(&input.run_id)?;
     let is_one = |event: &Event| matches!(Entry::of(event), Entry::Continued { .. });
     let before = keys::stored_before(queue, &key)?.filter(is_one);
     let event =
-        thread_conversation::continued(source, &input.run_id, of, shown, rest, key).map_err(Error::from)?;
+        thread_conversation::continued(&source, &input.run_id, of, shown, rest, key).map_err(Error::from)?;
     let stored = match before {
         Some(event) => Ok(event.id),
         None => thread::run::push(queue, launcher, &event).map(|pushed| pushed.id),
@@ -75,16 +70,10 @@ pub fn respond(
 
 /// Answers requests for permission: all of them, or none if an answer is not valid. Returns the last of their
 /// events; 0 if there are none.
-fn answer_requests(
-    queue: &mut Queue,
-    launcher: &Launcher,
-    source: &str,
-    runs: &Runs,
-    answers: &[Resume],
-) -> Result<i64> {
+fn answer_requests(to: &mut SessionWriter<'_>, runs: &Runs, answers: &[Resume]) -> Result<i64> {
     let requests = match answers.is_empty() {
         true => Vec::new(),
-        false => newest(queue, "permission", i64::MAX, SEARCHED)?,
+        false => newest(to.queue, "permission", i64::MAX, SEARCHED)?,
     };
     let (mut shown, mut decisions) = (0, Vec::new());
     for answer in answers {
@@ -100,13 +89,13 @@ fn answer_requests(
     for decision in decisions {
         match decision {
             Decision::Choice { request_id, choice } => {
-                match write::permission(queue, launcher, source, request_id, choice) {
+                match to.permission(request_id, choice) {
                     // Another client has just answered.
                     Ok(()) | Err(RequestError::UnknownPermission(_)) => {}
                     Err(e) => return Err(e),
                 }
             }
-            Decision::Cancel { message } => write::cancel_run_of(queue, launcher, source, message)?,
+            Decision::Cancel { message } => to.cancel_run_of(message)?,
         }
     }
     Ok(shown)
@@ -114,17 +103,11 @@ fn answer_requests(
 
 /// Stores the results of open calls of the client's tools. Returns the last call that the input ends with the
 /// result of, 0 if there is none, and whether any result was stored.
-fn answer_calls(
-    queue: &mut Queue,
-    launcher: &Launcher,
-    client: &str,
-    runs: &Runs,
-    input: &Input,
-) -> Result<(i64, bool)> {
+fn answer_calls(to: &mut SessionWriter<'_>, runs: &Runs, input: &Input) -> Result<(i64, bool)> {
     // Most inputs repeat results that were given long ago.
     let waits = input.last_results > 0 || runs.iter().any(|run| !run.open_calls.is_empty());
     let calls = match waits && !input.results.is_empty() {
-        true => newest(queue, "toolcall", i64::MAX, SEARCHED)?,
+        true => newest(to.queue, "toolcall", i64::MAX, SEARCHED)?,
         false => Vec::new(),
     };
     let (mut shown, mut open) = (0, Vec::new());
@@ -148,7 +131,7 @@ fn answer_calls(
         // Handed over once, and without the tools, which are those of the message.
         let mut handed = if at + 1 == count { input.handed.clone() } else { ClientInput::default() };
         handed.0.shift_remove(ClientInput::TOOLS);
-        answer_call(queue, launcher, client, (run, call), message, handed)?;
+        answer_call(to, (run, call), message, handed)?;
     }
     Ok((shown, count > 0))
 }
@@ -191,12 +174,9 @@ fn rest(queue: &mut Queue, message: i64, input: &Input) -> Result<ClientInput> {
     let changed = input.handed.fields().filter(|(field, value)| given.get(field) != Some(value));
     let reason = "it cannot be handed to a run that has begun";
     // The client's tools are unchanged, and its state follows the agent's.
-    let notes: Vec<Value> = changed
-        .filter(|(field, _)| [ClientInput::CONTEXT, ClientInput::FORWARDED_PROPS].contains(field))
-        .map(|(field, _)| serde_json::json!({ "field": super::translate::camel(field), "reason": reason }))
-        .collect();
-    if !notes.is_empty() {
-        rest.0.insert(ClientInput::UNSUPPORTED.to_owned(), notes.into());
+    let noted = [ClientInput::CONTEXT, ClientInput::FORWARDED_PROPS];
+    for (field, _) in changed.filter(|(field, _)| noted.contains(field)) {
+        unsupported(&mut rest, camel(field), reason);
     }
     if let Some(state) = input.handed.get(ClientInput::STATE) {
         rest.0.insert(ClientInput::STATE.to_owned(), state.clone());
@@ -255,9 +235,7 @@ fn decide<'a>(runs: &Runs, asked: &'a Permission, answer: &'a Resume) -> Result<
 
 /// Stores the result of a call of one of the client's tools. The first one counts.
 fn answer_call(
-    queue: &mut Queue,
-    launcher: &Launcher,
-    client: &str,
+    to: &mut SessionWriter<'_>,
     (run, call): (&OpenRun, &ToolCall),
     message: &ToolMessage,
     handed: ClientInput,
@@ -268,12 +246,13 @@ fn answer_call(
     };
     let (call_id, name) = (call.call_id.clone(), call.name.clone());
     let key = result_key(&call_id).map_err(Error::from)?;
-    let before = result_of(queue, &key, &call_id)?;
-    let result = run.run.client_tool_result(client, &ToolResult::new(call_id, name, outcome), handed);
+    let before = result_of(to.queue, &key, &call_id)?;
+    let result =
+        run.run.client_tool_result(&to.author.client, &ToolResult::new(call_id, name, outcome), handed);
     match before {
         // The key may be that of the same call in an earlier attempt, or for an earlier message.
-        Some(id) if id < run.last_begun => write::push(queue, launcher, &result),
+        Some(id) if id < run.last_begun => to.push(&result),
         Some(_) => Ok(()),
-        None => Ok(push_once(queue, launcher, result.keyed(key))?),
+        None => Ok(push_once(to.queue, to.launcher, result.keyed(key))?),
     }
 }

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::http::header::{self, HeaderName};
+use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use serde_json::Value;
 use thread::model::filter::Scope;
 use thread::{Filter, Queue};
 use thread_conversation::{Entry, Record};
-use thread_sessions::{Kind, Result, SessionId, open_runs};
+use thread_sessions::{Result, SessionId, open_runs};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -24,13 +24,12 @@ use super::respond::pending_input;
 use super::translate::{PendingInput, Run, Start, Translator};
 use super::writer::Version;
 use crate::gateway::Gateway;
+use crate::http::sse;
 use crate::session::cursor::{Cursor, Next};
 use crate::session::event::SessionEvent;
+use crate::session::history;
 use crate::session::live_session::Present;
-use crate::session::{history, write};
-
-/// How often a comment is written to an idle stream, so that proxies do not close it.
-const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
+use crate::session::write::SessionWriter;
 
 /// How long a client may take for a piece before it counts as behind.
 const BEHIND_AFTER: Duration = Duration::from_millis(250);
@@ -46,6 +45,8 @@ pub struct Point {
     pub pending: PendingInput,
     /// The client's name for the run; by default the run's.
     pub run_id: Option<String>,
+    /// Whether a client that leaves before the stream ends cancels the run.
+    pub cancels: bool,
 }
 
 /// Where to resume for a client that has received everything up to `after`: in the run that was open then,
@@ -71,7 +72,7 @@ pub fn resume_point(queue: &mut Queue, after: Option<i64>) -> Result<Point> {
     let after = after.or(start.map(|start| start.shown)).unwrap_or(newest);
     let begun = start.map(|start| queue.event(start.event)).transpose()?.flatten();
     let run_id = begun.and_then(|event| Record::of(event).run_id);
-    Ok(Point { start, after, pending, run_id })
+    Ok(Point { start, after, pending, run_id, cancels: false })
 }
 
 /// What a client whose last event is `after` was shown; `None` if its run was over.
@@ -130,7 +131,7 @@ impl Stream {
         point: Point,
     ) -> Result<Stream> {
         let live = gateway.hub.enter(session).await?;
-        let Point { start, after, pending, run_id } = point;
+        let Point { start, after, pending, run_id, cancels } = point;
         // Events that the client already has are translated again, to determine what they left open.
         let cursor = Cursor::new(live, start.map_or(after, |start| start.message - 1));
         let mut stream = Stream {
@@ -141,17 +142,11 @@ impl Stream {
             after,
             translator: None,
             position: 0,
-            cancels: false,
+            cancels,
             ended: false,
         };
         stream.translator = start.map(|start| stream.translator(start, run_id.unwrap_or_default(), pending));
         Ok(stream)
-    }
-
-    /// A client that leaves before the stream ends cancels the run.
-    pub fn cancelling(mut self) -> Stream {
-        self.cancels = true;
-        self
     }
 
     fn translator(&self, start: Start, run_id: String, pending: PendingInput) -> Translator {
@@ -169,7 +164,7 @@ impl Stream {
         }
         loop {
             let next = tokio::select! {
-                next = timeout(KEEP_ALIVE_EVERY, self.cursor.next()) => next,
+                next = timeout(sse::KEEP_ALIVE_EVERY, self.cursor.next()) => next,
                 () = self.gateway.shutting_down() => return Some(self.abort()),
             };
             let event = match next {
@@ -217,9 +212,8 @@ impl Stream {
             return Ok(false);
         };
         start.shown = start.shown.max(self.after);
-        let (gateway, session) = (self.gateway.clone(), self.cursor.session());
-        let work = move || pending_input(&mut gateway.root.queue(session)?, start.message);
-        let pending = self.gateway.pool().run(session, Kind::Read, work).await?;
+        let work = move |queue: &mut Queue| pending_input(queue, start.message);
+        let pending = self.gateway.read(self.cursor.session(), work).await?;
         let run_id = event.record.run_id.clone().unwrap_or_default();
         self.translator = Some(self.translator(start, run_id, pending));
         self.position = 0;
@@ -254,13 +248,9 @@ impl Stream {
         if !self.cancels || self.ended {
             return;
         }
-        let (gateway, session) = (self.gateway.clone(), self.cursor.session());
-        let work = move || {
-            let mut queue = gateway.root.queue(session)?;
-            let source = super::author().source(session);
-            write::cancel_run_of(&mut queue, &gateway.launcher, &source, message)
-        };
-        if let Err(e) = self.gateway.pool().run(session, Kind::Write, work).await {
+        let (session, work) =
+            (self.cursor.session(), move |to: &mut SessionWriter<'_>| to.cancel_run_of(message));
+        if let Err(e) = self.gateway.write(session, super::author(), work).await {
             e.log("a run whose client left cannot be cancelled");
         }
     }
@@ -271,13 +261,8 @@ impl IntoResponse for Stream {
         let (sender, chunks) = mpsc::channel(1);
         tokio::spawn(self.feed(sender));
         let chunks = stream::unfold(chunks, |mut chunks| async move { Some((chunks.recv().await?, chunks)) });
-        let headers = [
-            (header::CONTENT_TYPE, "text/event-stream"),
-            (header::CACHE_CONTROL, "no-cache, no-transform"),
-            // Proxies must not buffer the events; nginx does by default.
-            (HeaderName::from_static("x-accel-buffering"), "no"),
-        ];
-        (headers, Body::from_stream(chunks)).into_response()
+        ([(header::CONTENT_TYPE, "text/event-stream")], sse::HEADERS, Body::from_stream(chunks))
+            .into_response()
     }
 }
 

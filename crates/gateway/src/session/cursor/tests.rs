@@ -290,7 +290,7 @@ async fn who_reads_the_same_page_at_the_same_time_reads_it_once() {
         ended.recv().ok();
         Ok(())
     };
-    let mut other = Box::pin(live.run(Kind::Read, held));
+    let mut other = Box::pin(live.context.pool.run(live.session, Kind::Read, held));
     assert!(now(other.as_mut()).is_none(), "all wait for this one");
     let mut pages = [0, 0, 1, 0].map(|after| Box::pin(live.page(after)));
     assert!(pages.iter_mut().all(|page| now(page.as_mut()).is_none()));

@@ -260,7 +260,7 @@ async fn a_database_that_was_locked_takes_nothing_from_what_is_known_of_the_agen
     // It is tried once before this job has its turn.
     tokio::select! {
         _ = &mut advancing => panic!("it is locked"),
-        done = fixture.context.pool.run(fixture.session, Kind::Read, || Ok(())) => done.unwrap(),
+        done = fixture.context.pool.run(fixture.session, thread_sessions::Kind::Read, || Ok(())) => done.unwrap(),
     }
     drop(other);
     let (reader, more) = tokio::time::timeout(LIMIT, advancing).await.unwrap().unwrap();
