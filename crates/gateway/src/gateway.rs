@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use thread::Queue;
 use thread::model::backoff::Backoff;
 use thread::run::Launcher;
-use thread_sessions::{Catalogue, Kind, RequestError, Result, SessionId};
+use thread_sessions::{Catalogue, Kind, RequestError, Result, Root, SessionId};
 use tokio::sync::watch;
 
 use crate::access::logins::Logins;
@@ -19,7 +19,7 @@ use crate::health::Health;
 use crate::inspect::Inspector;
 use crate::session::blocking_pool::{BlockingPool, Common, blocking};
 use crate::session::hub::Hub;
-use crate::session::root::Root;
+use crate::session::root::{self, begin_deletion};
 use crate::session::tallies::Tallies;
 use crate::session::write::{Author, SessionWriter};
 use crate::storage::Storage;
@@ -114,15 +114,16 @@ impl Gateway {
     ///
     /// # Errors
     ///
-    /// As [`Root::begin_deletion`] and [`Root::delete`].
+    /// As [`begin_deletion`] and [`root::delete`].
     pub async fn delete(&self, session: SessionId) -> Result<()> {
         let root = self.root.clone();
-        let deletion = self.pool().run(session, Kind::Write, move || root.begin_deletion(session)).await?;
+        let deletion = self.pool().run(session, Kind::Write, move || begin_deletion(&root, session)).await?;
         let (deletion, mut backoff) =
             (Arc::new(Mutex::new(deletion)), Backoff::new(FIRST_STEP, LONGEST_STEP));
         loop {
             let (root, deletion) = (self.root.clone(), deletion.clone());
-            let step = move || root.delete(&mut deletion.lock().unwrap_or_else(PoisonError::into_inner));
+            let step =
+                move || root::delete(&root, &mut deletion.lock().unwrap_or_else(PoisonError::into_inner));
             if self.pool().run(session, Kind::Write, step).await? {
                 break;
             }

@@ -3,10 +3,8 @@
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use thread_sessions::catalogue;
+use thread_sessions::{Root, catalogue};
 use tokio::sync::oneshot;
-
-use crate::session::root::Root;
 
 /// How long the root may take before it counts as unreadable.
 const READABLE_WITHIN: Duration = Duration::from_secs(5);

@@ -54,12 +54,11 @@ use crate::inspect::Inspector;
 use crate::inspect::threads::Threads;
 use crate::options::Options;
 use crate::published::Published;
-use crate::session::blocking_pool::{BlockingPool, THREADS};
+use crate::session::blocking_pool::{BlockingPool, SESSIONS, THREADS};
 use crate::session::context::Context;
 use crate::session::hub::Hub;
-use crate::session::root::Root;
 use crate::session::run_log::RunLog;
-use crate::session::stream;
+use crate::session::{root, stream};
 use crate::storage::Storage;
 
 /// How often deletions that were not finished are looked for.
@@ -148,7 +147,7 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
         }
         None => None,
     };
-    let (root, readable) = Root::open(&dir).map_err(|e| {
+    let (root, readable) = root::open(&dir).map_err(|e| {
         Failure::failed(
             format!("{} cannot be used: {e}", dir.display()),
             format!("choose another directory with --root, or run chmod 700 {}", dir.display()),
@@ -201,7 +200,7 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
         root: root.clone(),
         storage: storage.clone(),
         watcher,
-        pool: BlockingPool::default(),
+        pool: BlockingPool::new(SESSIONS),
         budget: Default::default(),
     };
     let (hub, catalogue) = (Hub::new(context), Arc::<Catalogue>::default());

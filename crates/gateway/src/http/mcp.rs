@@ -23,7 +23,7 @@ const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 
 pub fn routes(gateway: &Arc<Gateway>) -> Router<Arc<Gateway>> {
     let mut scope = Scope::new(gateway.hub.context.watcher.clone(), gateway.launcher.clone());
-    scope.root = Some(gateway.root.shared());
+    scope.root = Some(gateway.root.clone());
     scope.has_processes = true;
     scope.catalogue = gateway.catalogue.clone();
     let (own, ending) = (gateway.clone(), scope.ending.clone());

@@ -47,7 +47,7 @@ use thread_sessions::{Catalogue, Kind, Result};
 use self::overview::Overview;
 use self::threads::{Target, ThreadId, Threads};
 use self::watched::Watched;
-use crate::session::blocking_pool::BlockingPool;
+use crate::session::blocking_pool::{BlockingPool, LOOKING};
 use crate::session::context::Context;
 
 /// How long the filter of a request may take.
@@ -84,7 +84,7 @@ impl Inspector {
             context,
             catalogue,
             launcher,
-            pool: BlockingPool::looking(),
+            pool: BlockingPool::new(LOOKING),
             stops: Keyed::default(),
             read_only,
         }

@@ -17,10 +17,9 @@ use thread::files;
 use thread::files::stamp::{self, Stamp};
 use thread::model::location::Location;
 use thread_sessions::root::Listed;
-use thread_sessions::{RequestError, Result, SessionId};
+use thread_sessions::{RequestError, Result, Root, SessionId};
 
 use super::dto::ThreadKind;
-use crate::session::root::Root;
 
 /// Between the two parts of the id of a sub-agent's thread.
 const OF: char = '~';
@@ -264,10 +263,11 @@ fn names_in(dir: &Path) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::root;
 
     fn dirs() -> (tempfile::TempDir, Arc<Root>) {
         let dir = tempfile::tempdir().unwrap();
-        let (root, _) = Root::open(&dir.path().join("root")).unwrap();
+        let (root, _) = root::open(&dir.path().join("root")).unwrap();
         Queue::init(dir.path().join("inbox")).unwrap();
         Queue::init(dir.path().join("other/inbox")).unwrap();
         (dir, Arc::new(root))
@@ -315,7 +315,7 @@ mod tests {
     fn an_id_leads_nowhere_else() {
         let (dir, root) = dirs();
         let session = SessionId::random();
-        root.create(session, None).unwrap();
+        root::create(&root, session, None).unwrap();
         Queue::init(root.path_of(session).join("agents/helper-1")).unwrap();
         std::os::unix::fs::symlink(dir.path().join("inbox"), root.path_of(session).join("agents/link"))
             .unwrap();

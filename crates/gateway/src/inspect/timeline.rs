@@ -50,7 +50,7 @@ pub fn of(
 ) -> Result<Timeline> {
     let after = queue.about_last_before(began)?;
     let (end, until) = (end.map(time::format), Instant::now() + READ_FOR);
-    let mut spans = Spans::new(began);
+    let mut spans = Spans { began, ..Spans::default() };
     let mut selection = Selection::from(After(after));
     let (mut read, mut shown, mut is_over, mut is_truncated) = (0, Vec::new(), false, false);
     while !is_over
@@ -95,6 +95,7 @@ pub fn of(
     Ok(Timeline { spans: spans.spans, is_truncated, events })
 }
 
+#[derive(Default)]
 struct Spans {
     began: Time,
     spans: Vec<Span>,
@@ -119,19 +120,6 @@ struct Asked {
 }
 
 impl Spans {
-    fn new(began: Time) -> Spans {
-        let (calls, asked) = (HashMap::new(), HashMap::new());
-        Spans {
-            began,
-            spans: Vec::new(),
-            calls,
-            asked,
-            rejected: HashSet::new(),
-            text: None,
-            answered: Vec::new(),
-        }
-    }
-
     fn at(&self, created_at: &str) -> i64 {
         time::parse(created_at).map_or(0, |at| (at - self.began).num_milliseconds())
     }
@@ -324,7 +312,8 @@ mod tests {
     fn the_design_shows_the_span_of_a_call() {
         let run = thread_conversation::Run { run_id: "r".into(), reply_to: 1, attempt: 2, is_own: false };
         let call = thread_conversation::ToolCall::new("c", "grep", serde_json::json!({ "for": "x" }));
-        let mut spans = Spans::new(time::parse("2026-03-18T10:30:00.000Z").unwrap());
+        let began = time::parse("2026-03-18T10:30:00.000Z").unwrap();
+        let mut spans = Spans { began, ..Spans::default() };
         spans.take(Record::of(run.tool_call(&call).row(3, "2026-03-18T10:30:00.123Z").to_event()));
         let span = serde_json::to_string(&spans.spans[0]).unwrap();
         assert!(include_str!("../../../../docs/DESIGN.md").contains(&format!("\n{span}\n")), "{span}");
@@ -346,7 +335,7 @@ mod tests {
             metadata: None,
         };
         let began = time::parse(&at(0)).unwrap();
-        let mut spans = Spans::new(began);
+        let mut spans = Spans { began, ..Spans::default() };
         for event in [
             event(1, 10, "thinking", "a"),
             event(2, 30, "thinking", "b"),

@@ -13,13 +13,13 @@ use thread_sessions::turns::{Threads, Turns};
 use thread_sessions::{Kind, RequestError, Result, SessionId};
 
 /// For jobs of sessions.
-const SESSIONS: usize = 24;
+pub const SESSIONS: usize = 24;
 
-/// For copying sessions, which may take long.
+/// For copying sessions, which may take long and delays no other work on the session that is copied.
 const COPYING: usize = 2;
 
-/// For looking at threads, which may take long.
-const LOOKING: usize = 8;
+/// For looking at threads, which may take long and delays no session.
+pub const LOOKING: usize = 8;
 
 /// For lists and small things.
 const LISTING: usize = 3;
@@ -28,7 +28,7 @@ const LISTING: usize = 3;
 const SEARCHING: usize = 3;
 
 /// For files of attachments.
-const STORAGE: usize = 4;
+pub const STORAGE: usize = 4;
 
 /// For figures on all sessions, the list of all threads, sweeping, and what the runtime does itself.
 const REST: usize = 8;
@@ -47,23 +47,10 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// The pool for sessions, or for anything else with ids of this type.
 pub struct BlockingPool<I = SessionId>(Turns<(I, Kind)>);
 
-impl Default for BlockingPool {
-    fn default() -> BlockingPool {
-        BlockingPool(Turns::new(SESSIONS))
-    }
-}
-
-impl BlockingPool {
-    /// For copies, which delay no other work on the session that is copied.
-    pub fn copying() -> BlockingPool {
-        BlockingPool(Turns::new(COPYING))
-    }
-}
-
 impl<I: Clone + Eq + Hash> BlockingPool<I> {
-    /// For work that is to delay no session.
-    pub fn looking() -> BlockingPool<I> {
-        BlockingPool(Turns::new(LOOKING))
+    /// A pool of so many threads.
+    pub fn new(threads: usize) -> BlockingPool<I> {
+        BlockingPool(Turns::new(threads))
     }
 
     /// Does work on a session. If the database is locked, the work is done again from its beginning, so it
@@ -125,13 +112,8 @@ pub struct Common {
 impl Default for Common {
     fn default() -> Common {
         let [lists, searches, figures] = [LISTING, SEARCHING, 1].map(Threads::new);
-        Common { lists, searches, figures, copies: BlockingPool::copying() }
+        Common { lists, searches, figures, copies: BlockingPool::new(COPYING) }
     }
-}
-
-/// Threads for the files of attachments.
-pub fn storage() -> Threads {
-    Threads::new(STORAGE)
 }
 
 /// Does work that may block on the disk, but on no session's database for long.

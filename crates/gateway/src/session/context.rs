@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use thread_sessions::ChangeWatcher;
+use thread_sessions::{ChangeWatcher, Root};
 
 use super::blocking_pool::BlockingPool;
 use super::budget::Budget;
-use super::root::Root;
 use crate::storage::Storage;
 
 /// What all sessions share.

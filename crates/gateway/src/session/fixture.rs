@@ -10,12 +10,13 @@ use thread::{NewEvent, Queue};
 use thread_conversation::{Answer, Message, Run, ToolCall};
 use thread_sessions::{ChangeWatcher, Kind, SessionId, open_runs};
 
+use super::blocking_pool::{BlockingPool, SESSIONS};
 use super::context::Context;
 use super::cursor::{Cursor, Next};
 use super::event::SessionEvent;
 use super::live_session::{Following, LiveSession, Present};
 use super::page_reader::Reader;
-use super::root::Root;
+use super::root;
 use crate::agent::consumer;
 use crate::storage::Storage;
 
@@ -45,16 +46,16 @@ impl Fixture {
     /// A session without an agent. Call it within a runtime.
     pub fn new() -> Fixture {
         let dir = tempfile::tempdir().unwrap();
-        let (root, _) = Root::open(dir.path()).unwrap();
+        let (root, _) = root::open(dir.path()).unwrap();
         let session = SessionId::random();
-        root.create(session, None).unwrap();
+        root::create(&root, session, None).unwrap();
         let queue = root.queue(session).unwrap();
         let storage = Storage::open(dir.path(), "http://gateway".into(), None, Vec::new()).unwrap();
         let context = Context {
             root: Arc::new(root),
             storage: Arc::new(storage),
             watcher: ChangeWatcher::new().unwrap(),
-            pool: Default::default(),
+            pool: BlockingPool::new(SESSIONS),
             budget: Default::default(),
         };
         Fixture { context: Arc::new(context), session, queue, dir }

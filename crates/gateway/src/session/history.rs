@@ -237,6 +237,18 @@ impl Text {
     }
 }
 
+/// The newest events up to an id that match a condition, the newest first; large ones without their content.
+///
+/// # Errors
+///
+/// Errors of the thread; a condition that is no filter.
+pub fn newest(queue: &mut Queue, condition: &str, upto: i64, most: usize) -> Result<Vec<SessionEvent>> {
+    let filter = Filter::new(condition, Scope::Reading)?;
+    let ids = queue.newest_matching(filter.as_ref(), upto, most)?;
+    let events = ids.into_iter().map(|id| event(queue, id));
+    events.filter_map(Result::transpose).collect()
+}
+
 /// One event; without its content if that is large.
 ///
 /// # Errors

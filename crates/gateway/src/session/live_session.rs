@@ -40,6 +40,7 @@ pub struct LiveSession {
     pages: Mutex<HashMap<i64, Weak<OnceCell<Arc<Page>>>>>,
 }
 
+#[derive(Default)]
 struct State {
     /// Every event up to this id has been read.
     upto: i64,
@@ -101,21 +102,8 @@ impl LiveSession {
         runs: Runs,
         upto: i64,
     ) -> LiveSession {
-        let inherited = open_calls(&runs).collect();
-        let state = State {
-            upto,
-            ring: VecDeque::new(),
-            ring_from: upto,
-            ring_bytes: 0,
-            order: Arc::new(runs.in_order()),
-            runs,
-            clients: 0,
-            notices: VecDeque::new(),
-            next_notice: 0,
-            inherited,
-            relaying: false,
-            gone: false,
-        };
+        let (inherited, order) = (open_calls(&runs).collect(), Arc::new(runs.in_order()));
+        let state = State { upto, ring_from: upto, order, runs, inherited, ..State::default() };
         let (changed, pages) = (watch::Sender::new(0), Mutex::default());
         LiveSession { session, context, watch, state: Mutex::new(state), changed, pages }
     }

@@ -7,10 +7,9 @@
 
 use std::collections::hash_map::Entry::{Occupied, Vacant};
 use std::collections::{BTreeSet, HashMap};
-use std::ops::{ControlFlow, Deref};
+use std::ops::ControlFlow;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, io};
 
@@ -25,7 +24,7 @@ use thread::{After, Error, Event, Filter, NewEvent, Queue};
 use thread_conversation::{Entry, Fork, SELF, end_key, ending_of, is_ending};
 use thread_protocol::method::MessageRef;
 use thread_sessions::root::{BUSY, DELETING};
-use thread_sessions::{RequestError, Result, SessionId};
+use thread_sessions::{RequestError, Result, Root, SessionId};
 
 use super::message_ref::seq_of;
 use crate::agent::Agent;
@@ -57,202 +56,180 @@ pub struct Copying<'c> {
     pub source: &'c str,
 }
 
-/// The sessions, and how they are made and deleted.
-pub struct Root(Arc<thread_sessions::Root>);
-
-impl Deref for Root {
-    type Target = thread_sessions::Root;
-
-    fn deref(&self) -> &Self::Target {
-        &self.0
+/// Opens the directory, and makes it if there is none. Also returns whether others may read it.
+///
+/// # Errors
+///
+/// The directory cannot be created or read, or others may write to it.
+pub fn open(dir: &Path) -> io::Result<(Root, bool)> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let (root, readable) = Root::open(dir)?;
+    for entry in fs::read_dir(root.dir())?.flatten() {
+        let temporary = entry.file_name().to_string_lossy().starts_with(TEMPORARY);
+        let age = entry.metadata().and_then(|about| about.modified()).map(|at| at.elapsed());
+        if temporary && matches!(age, Ok(Ok(age)) if age > STALE) {
+            drop(fs::remove_dir_all(entry.path()));
+        }
     }
+    Ok((root, readable))
 }
 
-impl Root {
-    /// Opens the directory, and makes it if there is none. Also returns whether others may read it.
-    ///
-    /// # Errors
-    ///
-    /// The directory cannot be created or read, or others may write to it.
-    pub fn open(dir: &Path) -> io::Result<(Root, bool)> {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        let (root, readable) = thread_sessions::Root::open(dir)?;
-        for entry in fs::read_dir(root.dir())?.flatten() {
-            let temporary = entry.file_name().to_string_lossy().starts_with(TEMPORARY);
-            let age = entry.metadata().and_then(|about| about.modified()).map(|at| at.elapsed());
-            if temporary && matches!(age, Ok(Ok(age)) if age > STALE) {
-                drop(fs::remove_dir_all(entry.path()));
+/// Creates a session under an id that may exist already; then it does nothing.
+///
+/// # Errors
+///
+/// As [`create`].
+pub fn create_if_missing(root: &Root, id: SessionId, agent: Option<&Agent>) -> Result<()> {
+    root.refuse_deleted(id)?;
+    if root.path_of(id).join(thread::files::DB).exists() { Ok(()) } else { create(root, id, agent) }
+}
+
+/// Creates a session. If another gateway creates it at the same time, the first one stays.
+///
+/// # Errors
+///
+/// Errors of creating the thread and of subscribing the agent: then there is no session. The root cannot
+/// be synced: then there is one, but it may not survive a power cut.
+pub fn create(root: &Root, id: SessionId, agent: Option<&Agent>) -> Result<()> {
+    create_with(root, id, agent, |_| Ok(0))
+}
+
+/// Creates a session with the messages of another before the message `before` (all of them if none is given)
+/// and their answers. Its agent gets them as the conversation so far. Its title is by default that of the
+/// other, or none if nothing was copied: then its first message names it. Returns the title.
+///
+/// # Errors
+///
+/// [`RequestError::UnknownSession`], there is no such message; as [`create`].
+pub fn fork(
+    root: &Root,
+    from: SessionId,
+    id: SessionId,
+    Copying { before, title, title_there, source }: Copying<'_>,
+    agent: Option<&Agent>,
+    storage: &Storage,
+) -> Result<String> {
+    let mut queue = root.queue(from)?;
+    let end = match before {
+        Some(before) => seq_of(&mut queue, &MessageRef::Id(before.to_owned()))?,
+        None => i64::MAX,
+    };
+    // Attachments of the messages are kept for both. The names may be forged: other programs can write them.
+    let mut keep = |metadata: &Map<String, Value>| -> io::Result<()> {
+        let own = |object: &Object| storage.is_claimed(object, from);
+        parts::named(metadata).into_iter().filter(own).try_for_each(|object| {
+            match storage.claim(&object, id) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+                _ => Ok(()),
             }
+        })
+    };
+    let fork =
+        Fork { session_id: from.to_string(), title: title_there.to_owned(), before: before.map(|_| end) };
+    let mut title = title.unwrap_or_default();
+    create_with(root, id, agent, |new| {
+        let mut said = copy_messages(&mut queue, end, new, &mut keep)?;
+        if title.is_empty() && said > 0 {
+            title = title_there.to_owned();
         }
-        Ok((Root(Arc::new(root)), readable))
-    }
+        let mut about = vec![thread_conversation::forked(source, &fork).map_err(Error::from)?];
+        if !title.is_empty() {
+            about.push(thread_conversation::title(source, &title).map_err(Error::from)?);
+        }
+        said += about.len() as i64;
+        new.push_all(&mut |put| put(&about).map(drop))?;
+        Ok(said)
+    })?;
+    Ok(title)
+}
 
-    /// The sessions, for others that look at them.
-    pub fn shared(&self) -> Arc<thread_sessions::Root> {
-        self.0.clone()
-    }
-
-    /// Creates a session under an id that may exist already; then it does nothing.
-    ///
-    /// # Errors
-    ///
-    /// As [`Root::create`].
-    pub fn create_if_missing(&self, id: SessionId, agent: Option<&Agent>) -> Result<()> {
-        self.refuse_deleted(id)?;
-        if self.path_of(id).join(thread::files::DB).exists() { Ok(()) } else { self.create(id, agent) }
-    }
-
-    /// Creates a session. If another gateway creates it at the same time, the first one stays.
-    ///
-    /// # Errors
-    ///
-    /// Errors of creating the thread and of subscribing the agent: then there is no session. The root cannot
-    /// be synced: then there is one, but it may not survive a power cut.
-    pub fn create(&self, id: SessionId, agent: Option<&Agent>) -> Result<()> {
-        self.create_with(id, agent, |_| Ok(0))
-    }
-
-    /// Creates a session with the messages of another before the message `before` (all of them if none is given)
-    /// and their answers. Its agent gets them as the conversation so far. Its title is by default that of the
-    /// other, or none if nothing was copied: then its first message names it. Returns the title.
-    ///
-    /// # Errors
-    ///
-    /// [`RequestError::UnknownSession`], there is no such message; as [`Root::create`].
-    pub fn fork(
-        &self,
-        from: SessionId,
-        id: SessionId,
-        Copying { before, title, title_there, source }: Copying<'_>,
-        agent: Option<&Agent>,
-        storage: &Storage,
-    ) -> Result<String> {
-        let mut queue = self.queue(from)?;
-        let end = match before {
-            Some(before) => seq_of(&mut queue, &MessageRef::Id(before.to_owned()))?,
-            None => i64::MAX,
-        };
-        // Attachments of the messages are kept for both. The names may be forged: other programs can write them.
-        let mut keep = |metadata: &Map<String, Value>| -> io::Result<()> {
-            let own = |object: &Object| storage.is_claimed(object, from);
-            parts::named(metadata).into_iter().filter(own).try_for_each(|object| {
-                match storage.claim(&object, id) {
-                    Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-                    _ => Ok(()),
-                }
-            })
-        };
-        let fork =
-            Fork { session_id: from.to_string(), title: title_there.to_owned(), before: before.map(|_| end) };
-        let mut title = title.unwrap_or_default();
-        self.create_with(id, agent, |new| {
-            let mut said = copy_messages(&mut queue, end, new, &mut keep)?;
-            if title.is_empty() && said > 0 {
-                title = title_there.to_owned();
+/// Creates a session. `fill` puts its first events there, and returns how many.
+fn create_with(
+    root: &Root,
+    id: SessionId,
+    agent: Option<&Agent>,
+    fill: impl FnOnce(&mut Queue) -> Result<i64>,
+) -> Result<()> {
+    let temporary = root.dir().join(format!("{TEMPORARY}{}", SessionId::random()));
+    // Not with its parents: a root that has vanished must not be created again.
+    fs::DirBuilder::new().mode(0o700).create(&temporary).map_err(|e| root.failed(e))?;
+    let make = || {
+        Queue::init_as(&temporary, NewThread { private: true, small: true })?;
+        let mut queue = Queue::open(&temporary)?;
+        let said = fill(&mut queue)?;
+        if let Some(agent) = agent {
+            agent.install(&mut queue, said)?;
+        }
+        drop(queue);
+        match fs::rename(&temporary, root.path_of(id)) {
+            Ok(()) => fs::File::open(root.dir()).and_then(|dir| dir.sync_all()).map_err(|e| root.failed(e)),
+            // Another gateway created it first.
+            Err(_) if root.queue(id).is_ok() => {
+                drop(fs::remove_dir_all(&temporary));
+                Ok(())
             }
-            let mut about = vec![thread_conversation::forked(source, &fork).map_err(Error::from)?];
-            if !title.is_empty() {
-                about.push(thread_conversation::title(source, &title).map_err(Error::from)?);
-            }
-            said += about.len() as i64;
-            new.push_all(&mut |put| put(&about).map(drop))?;
-            Ok(said)
-        })?;
-        Ok(title)
+            Err(e) => Err(root.failed(e)),
+        }
+    };
+    let made = make();
+    if made.is_err() {
+        drop(fs::remove_dir_all(&temporary));
     }
+    made
+}
 
-    /// Creates a session. `fill` puts its first events there, and returns how many.
-    fn create_with(
-        &self,
-        id: SessionId,
-        agent: Option<&Agent>,
-        fill: impl FnOnce(&mut Queue) -> Result<i64>,
-    ) -> Result<()> {
-        let temporary = self.dir().join(format!("{TEMPORARY}{}", SessionId::random()));
-        // Not with its parents: a root that has vanished must not be created again.
-        fs::DirBuilder::new().mode(0o700).create(&temporary).map_err(|e| self.failed(e))?;
-        let make = || {
-            Queue::init_as(&temporary, NewThread { private: true, small: true })?;
-            let mut queue = Queue::open(&temporary)?;
-            let said = fill(&mut queue)?;
-            if let Some(agent) = agent {
-                agent.install(&mut queue, said)?;
-            }
-            drop(queue);
-            match fs::rename(&temporary, self.path_of(id)) {
-                Ok(()) => {
-                    fs::File::open(self.dir()).and_then(|dir| dir.sync_all()).map_err(|e| self.failed(e))
-                }
-                // Another gateway created it first.
-                Err(_) if self.queue(id).is_ok() => {
-                    drop(fs::remove_dir_all(&temporary));
-                    Ok(())
-                }
-                Err(e) => Err(self.failed(e)),
-            }
-        };
-        let made = make();
-        if made.is_err() {
-            drop(fs::remove_dir_all(&temporary));
-        }
-        made
+/// Marks a session as deleted, or continues a deletion that was begun before. The mark stays until
+/// [`Deletion::done`].
+///
+/// # Errors
+///
+/// [`RequestError::UnknownSession`]; [`RequestError::NotNow`] if another process is deleting it; it cannot be
+/// marked: then the session stays.
+pub fn begin_deletion(root: &Root, id: SessionId) -> Result<Deletion> {
+    if !root.deletion_mark(id).exists() {
+        drop(root.queue(id)?);
     }
+    let (mark, folder) = (root.deletion_mark(id), root.dir().join(DELETING));
+    let failed = |e| root.failed(e);
+    // Not with its parents: a root that has vanished must not be created again.
+    match fs::DirBuilder::new().mode(0o700).create(&folder) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(failed(e)),
+        _ => {}
+    }
+    let mut options = fs::OpenOptions::new();
+    let lock = options.write(true).create(true).mode(0o600).open(&mark).map_err(failed)?;
+    let is_locked = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
+    // The previous holder of the lock may have finished.
+    if !is_locked || lock.metadata().map_err(failed)?.nlink() == 0 {
+        return Err(RequestError::NotNow(format!("session '{id}' is being deleted")));
+    }
+    for dir in [&folder, root.dir()] {
+        fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)?;
+    }
+    Ok(Deletion { session: id, mark, _lock: lock, stops: HashMap::new() })
+}
 
-    /// Marks a session as deleted, or continues a deletion that was begun before. The mark stays until
-    /// [`Deletion::done`].
-    ///
-    /// # Errors
-    ///
-    /// [`RequestError::UnknownSession`]; [`RequestError::NotNow`] if another process is deleting it; it cannot be
-    /// marked: then the session stays.
-    pub fn begin_deletion(&self, id: SessionId) -> Result<Deletion> {
-        if !self.deletion_mark(id).exists() {
-            drop(self.queue(id)?);
-        }
-        let (mark, folder) = (self.deletion_mark(id), self.dir().join(DELETING));
-        let failed = |e| self.failed(e);
-        // Not with its parents: a root that has vanished must not be created again.
-        match fs::DirBuilder::new().mode(0o700).create(&folder) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(failed(e)),
-            _ => {}
-        }
-        let mut options = fs::OpenOptions::new();
-        let lock = options.write(true).create(true).mode(0o600).open(&mark).map_err(failed)?;
-        let is_locked = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
-        // The previous holder of the lock may have finished.
-        if !is_locked || lock.metadata().map_err(failed)?.nlink() == 0 {
-            return Err(RequestError::NotNow(format!("session '{id}' is being deleted")));
-        }
-        for dir in [&folder, self.dir()] {
-            fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)?;
-        }
-        Ok(Deletion { session: id, mark, _lock: lock, stops: HashMap::new() })
+/// Stops the handlers of a session, then removes its directory: does one step, without waiting. Returns whether
+/// it was the last.
+///
+/// # Errors
+///
+/// A handler cannot be stopped, or the directory not be removed: then the session stays marked; try again
+/// later.
+pub fn delete(root: &Root, deletion: &mut Deletion) -> Result<bool> {
+    let dir = root.path_of(deletion.session);
+    if !dir.exists() {
+        return Ok(true);
     }
-
-    /// Stops the handlers of a session, then removes its directory: does one step, without waiting. Returns whether
-    /// it was the last.
-    ///
-    /// # Errors
-    ///
-    /// A handler cannot be stopped, or the directory not be removed: then the session stays marked; try again
-    /// later.
-    pub fn delete(&self, deletion: &mut Deletion) -> Result<bool> {
-        let dir = self.path_of(deletion.session);
-        if !dir.exists() {
-            return Ok(true);
+    // The session's agent first, so that it starts no further sub-agents.
+    for thread in std::iter::once(dir.clone()).chain(thread_agent::sub_agent::threads_in(&dir)) {
+        if !deletion.stop_all(&thread)? {
+            return Ok(false);
         }
-        // The session's agent first, so that it starts no further sub-agents.
-        for thread in std::iter::once(dir.clone()).chain(thread_agent::sub_agent::threads_in(&dir)) {
-            if !deletion.stop_all(&thread)? {
-                return Ok(false);
-            }
-        }
-        let temporary = self.dir().join(format!("{TEMPORARY}{}", SessionId::random()));
-        fs::rename(&dir, &temporary)
-            .and_then(|()| fs::remove_dir_all(&temporary))
-            .map_err(|e| self.failed(e))?;
-        Ok(true)
     }
+    let temporary = root.dir().join(format!("{TEMPORARY}{}", SessionId::random()));
+    fs::rename(&dir, &temporary).and_then(|()| fs::remove_dir_all(&temporary)).map_err(|e| root.failed(e))?;
+    Ok(true)
 }
 
 /// A session that is being deleted; exclusive while it exists.

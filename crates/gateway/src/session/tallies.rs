@@ -9,10 +9,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use thread::Queue;
 use thread_conversation::Outcome;
-use thread_sessions::{Result, SessionId, catalogue, open_runs};
+use thread_sessions::{Result, Root, SessionId, catalogue, open_runs};
 
 use super::event::for_each;
-use super::root::Root;
 
 /// How long to read; sessions left unread are counted, and read the next time.
 const TIME_LIMIT: Duration = Duration::from_secs(1);

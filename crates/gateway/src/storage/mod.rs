@@ -73,7 +73,7 @@ impl Storage {
             Failure::failed(format!("{} cannot be used: {e}", dir.display()), "check its permissions")
         };
         let folder = open_dir(rustix::fs::CWD, &dir).map_err(|e| unusable(e.to_string()))?;
-        let threads = blocking_pool::storage();
+        let threads = Threads::new(blocking_pool::STORAGE);
         Ok(Storage { dir, folder, threads, remote, signer, base, other_origins })
     }
 

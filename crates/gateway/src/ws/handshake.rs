@@ -7,8 +7,7 @@ use thread_protocol::{Call, Close, MAX_FRAME_BEFORE_CONNECT, METHODS, Request, V
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
-use super::reading::End;
-use super::socket::{Reader, Received, Writer};
+use super::socket::{End, Reader, Writer};
 use crate::access::connection_limits::Permit;
 use crate::access::token::Proof;
 use crate::gateway::Gateway;
@@ -26,14 +25,12 @@ pub async fn handshake(
 ) -> Result<(Author, Proof), End> {
     let request = async {
         loop {
-            match reader.next().await {
-                Received::Sign => {}
-                Received::Text(text) if text.len() > MAX_FRAME_BEFORE_CONNECT && admitted.is_none() => {
+            match reader.next().await? {
+                None => {}
+                Some(text) if text.len() > MAX_FRAME_BEFORE_CONNECT && admitted.is_none() => {
                     return Err(End::Close(Close::FrameTooBig));
                 }
-                Received::Text(text) => return Request::parse(&text).map_err(End::Malformed),
-                Received::Close(why) => return Err(End::Close(why)),
-                Received::Gone => return Err(End::Gone),
+                Some(text) => return Request::parse(&text).map_err(End::Malformed),
             }
         }
     };

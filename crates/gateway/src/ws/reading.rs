@@ -4,25 +4,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use thread_protocol::{Close, MAX_UNANSWERED, Malformed, Request};
+use thread_protocol::{Close, MAX_UNANSWERED, Request};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep_until;
 
-use super::socket::{Reader, Received};
+use super::socket::{End, Reader};
 
 /// How long a client may be silent, and how long if it does not read what is written to it.
 const SILENCE: Duration = Duration::from_secs(60);
 const SILENCE_BEHIND: Duration = Duration::from_secs(600);
-
-/// Why a connection ends.
-#[derive(Debug)]
-pub enum End {
-    /// It is gone.
-    Gone,
-    Close(Close),
-    /// A frame is not a request.
-    Malformed(Malformed),
-}
 
 /// What the two tasks of a connection share about its client.
 pub struct Alive {
@@ -90,8 +80,8 @@ pub async fn read(
         };
         alive.heard();
         match received {
-            Received::Sign => {}
-            Received::Text(text) => match Request::parse(&text) {
+            Ok(None) => {}
+            Ok(Some(text)) => match Request::parse(&text) {
                 Ok(request) if alive.unanswered.fetch_add(1, Ordering::Relaxed) < MAX_UNANSWERED => {
                     // Fails only if no one answers any more.
                     requests.send(request).ok();
@@ -99,8 +89,7 @@ pub async fn read(
                 Ok(_) => break End::Close(Close::TooManyRequests),
                 Err(malformed) => break End::Malformed(malformed),
             },
-            Received::Close(why) => break End::Close(why),
-            Received::Gone => break End::Gone,
+            Err(end) => break end,
         }
     };
     ending.send(end).ok();

@@ -15,7 +15,7 @@ use super::caller::{Caller, Reply, Subscribe, Then, parse_session};
 use super::methods::{Effect, Handler};
 use crate::session::blocking_pool::blocking;
 use crate::session::event::Frames;
-use crate::session::root::Copying;
+use crate::session::root::{self, Copying};
 use crate::session::{frames, history};
 
 /// How many messages `sessions.switch` returns.
@@ -38,11 +38,11 @@ impl Handler for method::SessionsList {
 ///
 /// # Errors
 ///
-/// Errors of [`Root::create`](crate::session::root::Root::create) and of storing the title.
+/// Errors of [`root::create`](crate::session::root::create) and of storing the title.
 pub async fn create(caller: &Caller, title: Option<String>) -> Result<SessionId> {
     let (gateway, author, session) = (caller.gateway.clone(), caller.author.clone(), SessionId::random());
     let work = move || {
-        gateway.root.create(session, gateway.agent.as_ref())?;
+        root::create(&gateway.root, session, gateway.agent.as_ref())?;
         if let Some(title) = &title {
             gateway.writer(&mut gateway.root.queue(session)?, session, &author).title(title)?;
         }
@@ -76,7 +76,7 @@ impl Handler for method::SessionsFork {
             let title_there = gateway.catalogue.summary(&gateway.root, &gateway.root.entry(from)?)?.title();
             let (before, title_there) = (params.before.as_deref(), title_there.as_str());
             let copying = Copying { before, title: title.clone(), title_there, source: &source };
-            gateway.root.fork(from, session, copying, gateway.agent.as_ref(), &gateway.storage)
+            root::fork(&gateway.root, from, session, copying, gateway.agent.as_ref(), &gateway.storage)
         };
         // It only reads, perhaps for long, and must not make others wait.
         let title = caller.gateway.common.copies.run(from, Kind::Read, work).await?;

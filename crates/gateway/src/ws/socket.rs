@@ -24,7 +24,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::{CloseFrame, Frame};
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error as WsError, Message, Utf8Bytes};
 
-use thread_protocol::{Close, MAX_FRAME, MAX_FRAME_BEFORE_CONNECT};
+use thread_protocol::{Close, MAX_FRAME, MAX_FRAME_BEFORE_CONNECT, Malformed};
 
 /// The longest frame that is written, in bytes.
 const FRAGMENT: usize = 32 * 1024;
@@ -58,15 +58,14 @@ pub struct Writer {
     in_text: bool,
 }
 
-/// What was received.
-pub enum Received {
-    Text(Utf8Bytes),
-    /// A ping or a pong.
-    Sign,
-    /// The connection must be closed.
-    Close(Close),
-    /// The connection is gone.
+/// Why a connection ends.
+#[derive(Debug)]
+pub enum End {
+    /// It is gone.
     Gone,
+    Close(Close),
+    /// A frame is not a request.
+    Malformed(Malformed),
 }
 
 /// Takes over a connection that was upgraded to a WebSocket.
@@ -85,25 +84,29 @@ pub async fn open(upgraded: Upgraded) -> (Reader, Writer) {
 }
 
 impl Reader {
-    /// Waits for the next frame. May be dropped at any time: nothing is lost.
-    pub async fn next(&mut self) -> Received {
+    /// Waits for the next frame: a text, or `None` for a ping or a pong. May be dropped at any time: nothing is lost.
+    ///
+    /// # Errors
+    ///
+    /// The connection is gone, or must be closed.
+    pub async fn next(&mut self) -> Result<Option<Utf8Bytes>, End> {
         match self.stream.next().await {
-            Some(Ok(Message::Text(text))) => Received::Text(text),
-            Some(Ok(Message::Binary(_))) => Received::Close(Close::NotText),
-            Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => Received::Sign,
+            Some(Ok(Message::Text(text))) => Ok(Some(text)),
+            Some(Ok(Message::Binary(_))) => Err(End::Close(Close::NotText)),
+            Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => Ok(None),
             Some(Ok(Message::Close(_))) => {
                 // The library has an answer ready, which goes out with the next read.
                 timeout(CLOSE_TIMEOUT, self.stream.next()).await.ok();
-                Received::Gone
+                Err(End::Gone)
             }
-            None => Received::Gone,
-            Some(Err(WsError::Capacity(_))) => Received::Close(Close::FrameTooBig),
-            Some(Err(WsError::Protocol(ProtocolError::ResetWithoutClosingHandshake))) => Received::Gone,
-            Some(Err(WsError::Utf8(_) | WsError::Protocol(_))) => Received::Close(Close::Malformed),
+            None => Err(End::Gone),
+            Some(Err(WsError::Capacity(_))) => Err(End::Close(Close::FrameTooBig)),
+            Some(Err(WsError::Protocol(ProtocolError::ResetWithoutClosingHandshake))) => Err(End::Gone),
+            Some(Err(WsError::Utf8(_) | WsError::Protocol(_))) => Err(End::Close(Close::Malformed)),
             Some(Err(WsError::Io(e))) if e.get_ref().is_some_and(|e| e.is::<OverAllowance>()) => {
-                Received::Close(Close::FrameTooBig)
+                Err(End::Close(Close::FrameTooBig))
             }
-            Some(Err(_)) => Received::Gone,
+            Some(Err(_)) => Err(End::Gone),
         }
     }
 

@@ -14,8 +14,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use thread::model::filter::Scope;
-use thread::{Filter, Queue};
+use thread::Queue;
 use thread_conversation::{ClientInput, Entry};
 use thread_protocol::Content;
 use thread_protocol::method::MessageRef;
@@ -31,6 +30,7 @@ use super::error::{Failures, HttpError};
 use crate::access::origin;
 use crate::gateway::Gateway;
 use crate::session::history;
+use crate::session::root::create_if_missing;
 use crate::session::write::{self, Author, ClientMessage, SessionWriter};
 
 /// The client type of AG-UI clients, which have no ids of their own.
@@ -75,7 +75,7 @@ pub async fn run(
     let (thread_id, run_id) = (input.thread_id.clone(), input.run_id.clone());
     let own = gateway.clone();
     let work = move || {
-        own.root.create_if_missing(session, own.agent.as_ref())?;
+        create_if_missing(&own.root, session, own.agent.as_ref())?;
         let mut queue = own.root.queue(session)?;
         if let Some(agent) = own.agent_for_all() {
             agent.replace(&mut queue)?;
@@ -132,9 +132,7 @@ pub async fn run(
 fn is_edited(queue: &mut Queue, input: &Input) -> Result<bool> {
     let Some(previous) = &input.previous else { return Ok(false) };
     let condition = format!("type = 'message' AND source LIKE 'external:gateway:{CLIENT}:%'");
-    let filter = Filter::new(&condition, Scope::Reading)?;
-    let newest = queue.newest_matching(filter.as_ref(), i64::MAX, 1)?;
-    let newest = newest.first().map(|id| history::event(queue, *id)).transpose()?.flatten();
+    let newest = history::newest(queue, &condition, i64::MAX, 1)?.pop();
     Ok(match newest.map(|stored| stored.record.entry) {
         Some(Entry::Message(message)) => {
             let last = input.message.as_ref().map(|message| &message.id);

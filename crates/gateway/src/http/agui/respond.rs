@@ -1,7 +1,6 @@
 //! What clients answer to a run that waits for them: requests for permission, and calls of their own tools.
 
-use thread::model::filter::Scope;
-use thread::{Error, Event, Filter, Queue};
+use thread::{Error, Event, Queue};
 use thread_agent::store::push_once;
 use thread_conversation::runs::{OpenRun, Runs};
 use thread_conversation::{
@@ -12,6 +11,7 @@ use thread_sessions::{RequestError, Result, open_runs};
 
 use super::input::{Input, Resume, ResumeStatus, ToolMessage, unsupported};
 use super::translate::{PendingInput, Start, camel};
+use crate::session::history;
 use crate::session::message_ref::seq_of;
 use crate::session::write::{SessionWriter, continue_key};
 
@@ -84,18 +84,18 @@ fn answer_requests(to: &mut SessionWriter<'_>, runs: &Runs, answers: &[Resume]) 
         let unknown = || RequestError::UnknownPermission(answer.interrupt_id.clone());
         let (event_id, asked) = found.ok_or_else(unknown)?;
         shown = shown.max(event_id);
-        decisions.extend(decide(runs, asked, answer)?);
+        decisions.extend(decide(runs, asked, answer)?.map(|decision| (asked, decision)));
     }
-    for decision in decisions {
-        match decision {
-            Decision::Choice { request_id, choice } => {
-                match to.permission(request_id, choice) {
-                    // Another client has just answered.
-                    Ok(()) | Err(RequestError::UnknownPermission(_)) => {}
-                    Err(e) => return Err(e),
-                }
-            }
-            Decision::Cancel { message } => to.cancel_run_of(message)?,
+    for (asked, (message, choice)) in decisions {
+        let Some(choice) = choice else {
+            // The agent must stop.
+            to.cancel_run_of(message)?;
+            continue;
+        };
+        match to.permission(&asked.request_id, choice) {
+            // Another client has just answered.
+            Ok(()) | Err(RequestError::UnknownPermission(_)) => {}
+            Err(e) => return Err(e),
         }
     }
     Ok(shown)
@@ -184,32 +184,20 @@ fn rest(queue: &mut Queue, message: i64, input: &Input) -> Result<ClientInput> {
     Ok(rest)
 }
 
-/// The newest records of a kind that the agent's side has written up to an event, the newest first.
+/// The newest records of a kind that the agent's side has written up to an event, the newest first. A client never
+/// refers to a large event.
 fn newest(queue: &mut Queue, subtype: &str, upto: i64, most: usize) -> Result<Vec<Record>> {
-    let filter = Filter::new(&format!("source = 'self' AND subtype = '{subtype}'"), Scope::Reading)?;
-    let ids = queue.newest_matching(filter.as_ref(), upto, most)?;
-    let mut events = Vec::with_capacity(ids.len());
-    for id in ids {
-        // A client never refers to a large event.
-        events.extend(crate::session::history::event(queue, id)?.map(|stored| stored.record));
-    }
-    Ok(events)
+    let found = history::newest(queue, &format!("source = 'self' AND subtype = '{subtype}'"), upto, most)?;
+    Ok(found.into_iter().map(|stored| stored.record).collect())
 }
 
-/// What an answer to a request for permission does.
-enum Decision<'a> {
-    Choice {
-        request_id: &'a str,
-        choice: &'a str,
-    },
-    /// The agent offers no way to refuse, so it must stop.
-    Cancel {
-        message: i64,
-    },
-}
-
-/// The effect of an answer; `None` if another client has answered.
-fn decide<'a>(runs: &Runs, asked: &'a Permission, answer: &'a Resume) -> Result<Option<Decision<'a>>> {
+/// The message of the run that an answer is for, and what it chooses: nothing, if it refuses and the agent offers no
+/// way to. `None` if another client has answered.
+fn decide<'a>(
+    runs: &Runs,
+    asked: &'a Permission,
+    answer: &'a Resume,
+) -> Result<Option<(i64, Option<&'a str>)>> {
     let waits = |run: &&OpenRun| run.open_permissions.iter().any(|open| open.request_id == asked.request_id);
     let Some(run) = runs.iter().find(waits) else { return Ok(None) };
     let choice = match answer.status {
@@ -227,10 +215,7 @@ fn decide<'a>(runs: &Runs, asked: &'a Permission, answer: &'a Resume) -> Result<
             reject.map(|choice| &*choice.id)
         }
     };
-    Ok(Some(match choice {
-        Some(choice) => Decision::Choice { request_id: &asked.request_id, choice },
-        None => Decision::Cancel { message: run.id() },
-    }))
+    Ok(Some((run.id(), choice)))
 }
 
 /// Stores the result of a call of one of the client's tools. The first one counts.

@@ -88,9 +88,7 @@ fn shown_at(queue: &mut Queue, after: i64) -> Result<Option<Start>> {
             Entry::RunStarted { reply_to, .. } => {
                 let reply_to = reply_to.unwrap_or(id);
                 // An attempt may begin after a client has gone on with the run.
-                let filter = Filter::new("subtype = 'continued'", Scope::Reading)?;
-                let last = queue.newest_matching(filter.as_ref(), id, 1)?;
-                let last = last.first().map(|id| history::event(queue, *id)).transpose()?.flatten();
+                let last = history::newest(queue, "subtype = 'continued'", id, 1)?.pop();
                 let start = last.as_ref().and_then(Start::of).filter(|start| start.message == reply_to);
                 return Ok(Some(start.unwrap_or(Start::of_message(reply_to))));
             }

@@ -44,7 +44,7 @@ impl Held {
 #[tokio::test]
 async fn a_session_has_one_job_of_each_kind_at_a_time() {
     let (pool, session, other) =
-        (Arc::new(BlockingPool::default()), SessionId::random(), SessionId::random());
+        (Arc::new(BlockingPool::new(SESSIONS)), SessionId::random(), SessionId::random());
     let (reading, runs) = start(&pool, session, Kind::Read);
     in_time(runs).await.unwrap();
     let (next, mut next_runs) = start(&pool, session, Kind::Read);
@@ -63,7 +63,7 @@ async fn a_session_has_one_job_of_each_kind_at_a_time() {
 
 #[tokio::test]
 async fn a_client_that_leaves_keeps_its_turn_until_its_work_is_done() {
-    let (pool, session) = (Arc::new(BlockingPool::default()), SessionId::random());
+    let (pool, session) = (Arc::new(BlockingPool::new(SESSIONS)), SessionId::random());
     let (left, runs) = start(&pool, session, Kind::Read);
     in_time(runs).await.unwrap();
     left.job.abort();
@@ -100,7 +100,7 @@ fn no_other_module_hands_out_blocking_threads() {
 
 #[tokio::test]
 async fn jobs_of_sessions_never_take_the_threads_of_others() {
-    let pool = Arc::new(BlockingPool::default());
+    let pool = Arc::new(BlockingPool::new(SESSIONS));
     let mut running = Vec::new();
     for _ in 0..SESSIONS {
         let (held, runs) = start(&pool, SessionId::random(), Kind::Read);
@@ -109,7 +109,7 @@ async fn jobs_of_sessions_never_take_the_threads_of_others() {
     }
     let (waiting, mut waits) = start(&pool, SessionId::random(), Kind::Read);
     let common = Common::default();
-    for threads in [&common.lists, &common.searches, &common.figures, &storage()] {
+    for threads in [&common.lists, &common.searches, &common.figures, &Threads::new(STORAGE)] {
         assert_eq!(
             in_time(blocking(threads, || Ok(5))).await.unwrap(),
             5,
@@ -137,7 +137,7 @@ fn locked() -> RequestError {
 
 #[tokio::test]
 async fn a_locked_database_is_tried_again_and_others_go_on_meanwhile() {
-    let (pool, session) = (Arc::new(BlockingPool::default()), SessionId::random());
+    let (pool, session) = (Arc::new(BlockingPool::new(SESSIONS)), SessionId::random());
     let (tries, unlocked) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (counted, key) = (tries.clone(), unlocked.clone());
     let work = move || match (counted.fetch_add(1, Ordering::SeqCst), key.load(Ordering::SeqCst)) {
@@ -158,7 +158,7 @@ async fn a_locked_database_is_tried_again_and_others_go_on_meanwhile() {
 
 #[tokio::test]
 async fn other_errors_are_told_at_once() {
-    let (pool, tries) = (BlockingPool::default(), Arc::new(AtomicUsize::new(0)));
+    let (pool, tries) = (BlockingPool::new(SESSIONS), Arc::new(AtomicUsize::new(0)));
     let counted = tries.clone();
     let work = move || {
         counted.fetch_add(1, Ordering::SeqCst);
