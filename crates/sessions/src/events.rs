@@ -18,14 +18,17 @@ pub fn matches_capped(filter: Option<&Filter>, capped: &CappedRow<'_>) -> Option
     capped.is_whole().then(|| filter.matches(&capped.row).unwrap_or(false))
 }
 
-/// Whether a stored event matches a filter (`None` matches all), as the adapter finds it.
+/// Whether a stored event matches a filter, as the adapter finds it; `capped` is what [`matches_capped`] says.
 ///
 /// # Errors
 ///
 /// Errors of the thread.
-pub fn matches_whole(queue: &mut Queue, filter: Option<&Filter>, id: i64) -> Result<bool> {
-    let Some(filter) = filter else { return Ok(true) };
-    Ok(queue.matches(id, filter)?)
+pub fn matches(queue: &mut Queue, filter: Option<&Filter>, id: i64, capped: Option<bool>) -> Result<bool> {
+    match (capped, filter) {
+        (Some(matches), _) => Ok(matches),
+        (None, Some(filter)) => Ok(queue.matches(id, filter)?),
+        (None, None) => Ok(true),
+    }
 }
 
 /// Reads all events after an id that match a condition, the long ones without their content, and for each
@@ -50,10 +53,7 @@ pub fn for_each(
             ControlFlow::Continue(())
         })?;
         for (event, is_pending) in page {
-            let is_pending = match is_pending {
-                Some(is_pending) => is_pending,
-                None => matches_whole(queue, filter, event.id)?,
-            };
+            let is_pending = matches(queue, filter, event.id, is_pending)?;
             note(queue, event, is_pending)?;
         }
         if remaining == Remaining::None {

@@ -10,7 +10,7 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `form` | what requests are answered with |
+//! | `dto` | what requests are answered with |
 //! | `threads` | which threads there are, and their ids |
 //! | `overview`, `rate` | the list of all threads |
 //! | `state` | one thread and its consumers |

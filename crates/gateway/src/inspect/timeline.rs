@@ -124,16 +124,13 @@ impl Spans {
         time::parse(created_at).map_or(0, |at| (at - self.began).num_milliseconds())
     }
 
+    /// Returns its index.
     fn add(&mut self, kind: SpanKind, created_at: &str, label: &str, event: Option<i64>) -> usize {
         let at_ms = self.at(created_at);
         let label = short(label);
         let (given, ended, call) = (None, None, None);
         self.spans.push(Span { kind, at_ms, duration_ms: None, label, given, ended, event, call });
         self.spans.len() - 1
-    }
-
-    fn note(&mut self, kind: SpanKind, created_at: &str, label: &str, event: Option<i64>) {
-        self.add(kind, created_at, label, event);
     }
 
     /// Begins with how long its oldest event had waited.
@@ -238,32 +235,32 @@ impl Spans {
                     }
                 }
             }
-            Entry::Message(_) => self.note(SpanKind::Message, at, &label_of(&event), id),
+            Entry::Message(_) => _ = self.add(SpanKind::Message, at, &label_of(&event), id),
             Entry::Answer { .. } => {
                 self.end_open(at);
-                self.note(SpanKind::Answer, at, &label_of(&event), id);
+                self.add(SpanKind::Answer, at, &label_of(&event), id);
             }
             Entry::Error { error, .. } => {
                 self.end_open(at);
-                self.note(SpanKind::Error, at, &error, id);
+                self.add(SpanKind::Error, at, &error, id);
             }
             Entry::Cancelled { why, .. } => {
                 self.end_open(at);
-                self.note(SpanKind::Cancelled, at, &why, id);
+                self.add(SpanKind::Cancelled, at, &why, id);
             }
             Entry::SubAgent(sub) => {
-                self.note(SpanKind::SubAgent, at, &format!("{}: {}", sub.sub_agent, sub.event), id)
+                self.add(SpanKind::SubAgent, at, &format!("{}: {}", sub.sub_agent, sub.event), id);
             }
-            Entry::Status(status) => self.note(SpanKind::Status, at, status.as_str(), id),
+            Entry::Status(status) => _ = self.add(SpanKind::Status, at, status.as_str(), id),
             Entry::RunStarted { attempt, reply_to } => {
                 if let Some(reply_to) = reply_to.filter(|id| !self.answered.contains(id)) {
                     self.answered.push(reply_to);
                 }
-                self.note(SpanKind::Status, at, &format!("attempt {attempt}"), id)
+                self.add(SpanKind::Status, at, &format!("attempt {attempt}"), id);
             }
             // Events stored by others are not part of the run.
             _ if event.source != "self" => {}
-            _ => self.note(SpanKind::Event, at, event.subtype.as_deref().unwrap_or(&event.kind), id),
+            _ => _ = self.add(SpanKind::Event, at, event.subtype.as_deref().unwrap_or(&event.kind), id),
         }
     }
 }

@@ -10,6 +10,7 @@ use thread_sessions::{RequestError, SessionId};
 use tokio::sync::watch;
 
 use super::event::{Frames, Page, SessionEvent};
+use super::frames;
 use super::live_session::{Following, LiveSession, Present};
 use super::read_failures::ReadFailures;
 
@@ -88,7 +89,7 @@ impl Cursor {
 
     /// The event as frames; `None` if clients do not see it.
     pub fn frames<'e>(&self, event: &'e SessionEvent) -> Option<&'e Frames> {
-        self.live.frames(event)
+        event.frames(|event| frames::of(&self.live.context.storage, self.session(), event))
     }
 
     /// Goes to another position in the same session.

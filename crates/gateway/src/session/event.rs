@@ -12,7 +12,7 @@ use thread::{After, Event, Filter, Queue};
 use thread_conversation::runs::Noted;
 use thread_conversation::{Entry, Record};
 use thread_sessions::Result;
-use thread_sessions::events::{LARGE, matches_capped, matches_whole};
+use thread_sessions::events::{LARGE, matches, matches_capped};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
 use super::budget::Share;
@@ -193,10 +193,7 @@ pub fn read(
         }
         let is_long = event.content.len() as u64 > LARGE;
         page.upto = event.id;
-        pending.push(match is_pending {
-            Some(is_pending) => is_pending,
-            None => matches_whole(queue, filter, event.id)?,
-        });
+        pending.push(matches(queue, filter, event.id, is_pending)?);
         page.events.push(Arc::new(SessionEvent::new(queue, event, large)?));
         if is_long {
             page.more = true;

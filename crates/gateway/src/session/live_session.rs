@@ -18,8 +18,7 @@ use tokio::sync::{OnceCell, watch};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
 use super::context::Context;
-use super::event::{Frames, Page, SessionEvent};
-use super::frames;
+use super::event::{Page, SessionEvent};
 use super::page_reader::{ReadPage, Reader, read_page};
 
 /// How much the ring of a session holds, in bytes.
@@ -171,11 +170,6 @@ impl LiveSession {
             Ok(Arc::new(read.page))
         };
         cell.get_or_try_init(read).await.cloned()
-    }
-
-    /// The event as frames; `None` if clients do not see it.
-    pub fn frames<'e>(&self, event: &'e SessionEvent) -> Option<&'e Frames> {
-        event.frames(|event| frames::of(&self.context.storage, self.session, event))
     }
 
     /// Reads the next page into the ring. Returns what to read the one after it with, and whether there is

@@ -10,10 +10,9 @@ use thread::run::Launcher;
 use thread::{Error, NewEvent, Queue};
 use thread_conversation::{Entry, Message, Priority, Record, keys};
 use thread_protocol::Content;
+use thread_sessions::cancel::{cancel, cancel_run_of};
 use thread_sessions::{RequestError, Result, SessionId, open_runs};
 use uuid::Uuid;
-
-pub use thread_sessions::cancel::{cancel, cancel_run_of, continue_key};
 
 use crate::storage::{Object, Storage, parts};
 

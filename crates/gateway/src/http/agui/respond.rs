@@ -7,13 +7,14 @@ use thread_conversation::{
     ClientInput, Entry, Permission, Record, ToolCall, ToolResult, keys, result_key, result_of,
 };
 use thread_protocol::method::MessageRef;
+use thread_sessions::cancel::continue_key;
 use thread_sessions::{RequestError, Result, open_runs};
 
 use super::input::{Input, Resume, ResumeStatus, ToolMessage, unsupported};
 use super::translate::{PendingInput, Start, camel};
 use crate::session::history;
 use crate::session::message_ref::seq_of;
-use crate::session::write::{SessionWriter, continue_key};
+use crate::session::write::SessionWriter;
 
 /// How many calls and requests are searched for one that a client names.
 const SEARCHED: usize = 1000;
