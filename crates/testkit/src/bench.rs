@@ -1,4 +1,5 @@
-//! Benchmarks: what the command line selects, work of ours and of others measured in turns, and the table that shows it.
+//! Benchmarks: the selection on the command line, our work and that of others measured in turns, and the table of
+//! results.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -19,7 +20,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What the arguments of this process say. `program` is measured unless they name another build.
+    /// Parses the arguments of this process. `program` is measured unless they name another build.
     ///
     /// # Panics
     ///
@@ -50,7 +51,7 @@ impl Plan {
         if self.full { full } else { quick }
     }
 
-    /// Prints what is measured, on what, and the head of the table.
+    /// Prints what is measured on which machine, and the head of the table.
     pub fn head(&self, what: &str) {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         let info = read("/proc/cpuinfo");
@@ -187,13 +188,13 @@ impl Pairs {
         pairs
     }
 
-    /// Pairs that were measured elsewhere.
+    /// Pairs of times that the caller has measured.
     pub fn of(ours: Vec<Duration>, theirs: Vec<Duration>) -> Pairs {
         let seconds = |times: Vec<Duration>| times.iter().map(Duration::as_secs_f64).collect();
         Pairs { ours: seconds(ours), theirs: seconds(theirs) }
     }
 
-    /// Median seconds of ours and theirs.
+    /// Median seconds of our work and of the other.
     pub fn medians(&self) -> (f64, f64) {
         (quantile(&self.ours, 0.5), quantile(&self.theirs, 0.5))
     }

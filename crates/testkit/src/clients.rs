@@ -1,4 +1,4 @@
-//! Programs that others wrote, with which the tests talk to ours: Python's and npm's.
+//! Clients written by others, from PyPI and npm, that the tests run against our programs.
 //!
 //! They are installed when a test first asks for them, in the versions named here, into the folder that
 //! `THREAD_TEST_CLIENTS` names or else into `target/test-clients`, where they stay. If one cannot be installed,
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock};
 
-/// All Python packages, with those that they need.
+/// All Python packages and their dependencies.
 const PYTHON: &str = include_str!("../clients.txt");
 
 /// What npm installs, each into a folder of its own.
@@ -29,15 +29,15 @@ const NPM: [(&str, &[&str]); 8] = [
             "node@22.23.3",
         ],
     ),
-    // The first that knows the protocol without sessions.
+    // The first version that knows the protocol without sessions.
     ("mcp-next", &["@modelcontextprotocol/conformance@0.2.0-alpha.12"]),
     ("ws", &["ws@8.23.0"]),
 ];
 
-/// The oldest Node that runs them.
+/// The oldest Node that runs the conformance suites.
 const NODE: u32 = 18;
 
-/// A Python with all packages, or what is needed to get one.
+/// A Python with all packages; otherwise what is missing to install them.
 pub fn python() -> Result<PathBuf, String> {
     let made = install("python", PYTHON, |folder| {
         run(Command::new("python3").args(["-m", "venv"]).arg(folder))
@@ -49,7 +49,7 @@ pub fn python() -> Result<PathBuf, String> {
     made.map(|folder| folder.join("bin/python"))
 }
 
-/// The examples in the source of the Python package `agent-client-protocol`, or what is needed to get them.
+/// The examples in the source of the Python package `agent-client-protocol`; otherwise what is missing to install them.
 pub fn acp_examples() -> Result<PathBuf, String> {
     let python = python()?;
     let package =
@@ -65,7 +65,7 @@ pub fn acp_examples() -> Result<PathBuf, String> {
     made.map(|folder| folder.join("examples"))
 }
 
-/// The folder of npm's packages of that name, or what is needed to get them.
+/// The folder of npm's packages of that name; otherwise what is missing to install them.
 ///
 /// # Panics
 ///
@@ -88,8 +88,8 @@ pub fn npm(name: &str) -> Result<PathBuf, String> {
     })
 }
 
-/// Installs the listed packages into a folder, once: one test program at a time, and once in a run of cargo if it
-/// cannot be had.
+/// Installs the listed packages into a folder, once. Only one test program does so at a time. After a failure, it is
+/// not tried again in the same run of cargo.
 fn install(
     name: &str,
     list: &str,
@@ -100,7 +100,7 @@ fn install(
     if let Some(found) = found().get(name) {
         return found.clone();
     }
-    // Not under that lock, so that different ones are installed at the same time.
+    // Not under that lock, so that different packages can be installed at the same time.
     let made = install_once(name, list, make);
     found().insert(name.to_owned(), made.clone());
     made

@@ -151,7 +151,8 @@ impl World {
         kill_and_wait(pid());
     }
 
-    /// All lines of the JSONL log: the sealed files by name, then the current one. Elsewhere, the events.
+    /// All lines of the JSONL log: the sealed files by name, then the current one. For a thread that is not in a
+    /// directory, the events.
     pub fn jsonl(&self) -> Vec<String> {
         if self.location.is_some() {
             return self.table_as_jsonl();
@@ -171,7 +172,7 @@ impl World {
     /// The expected JSONL log: the table's rows, converted to JSON independently of the binary.
     pub fn table_as_jsonl(&self) -> Vec<String> {
         if self.location.is_some() {
-            // Nothing else there prints all of it.
+            // No other command prints all events there.
             let all = self.thread(["peek", "--last-event-id", "0", "--limit", "1000000"]).ok();
             return all.lines().map(str::to_owned).collect();
         }

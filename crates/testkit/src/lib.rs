@@ -1,8 +1,8 @@
 //! What the tests of all packages share.
 //!
 //! A test makes a [`World`], a folder with programs and perhaps a thread in it, and runs commands there:
-//! `world.thread(["push", "--content", "x"]).ok()`. Each [`Run`] says what is expected of it: success, a warning, an
-//! exit code with an error. Packages extend this by what is peculiar to their programs.
+//! `world.thread(["push", "--content", "x"]).ok()`. The methods of [`Run`] state the expected result: success, a
+//! warning, or an exit code with an error. Packages extend this for their own programs.
 //!
 //! Its test target `summary` runs after all others and counts what they skipped.
 
@@ -70,8 +70,8 @@ pub fn target() -> PathBuf {
     test.ancestors().nth(3).map(Path::to_owned).expect("cargo built this into a target directory")
 }
 
-/// A program of the workspace. Cargo builds them all when it tests all packages; otherwise those that are missing are
-/// built now.
+/// The path of a program of the workspace. Cargo builds them all when it tests all packages; otherwise all are built
+/// now if this one is missing.
 ///
 /// # Panics
 ///

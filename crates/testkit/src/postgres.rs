@@ -1,6 +1,6 @@
-//! A real PostgreSQL server for the tests: one for each test program, in a temporary folder, as a user without
-//! rights. It is stopped and removed when the test program ends, however that ends: its guardian, a shell, reads
-//! from a pipe whose other end only this process has.
+//! A real PostgreSQL server for the tests: one for each test program, in a temporary folder, as an unprivileged user.
+//! It is stopped and removed when the test program ends, even by a crash: its guardian, a shell, reads from a pipe
+//! whose other end only this process has.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
@@ -43,7 +43,7 @@ host    all secure 127.0.0.1/32 reject
 host    all all 127.0.0.1/32 scram-sha-256
 END
 start() {
-  # If there is a clock of its own.
+  # The server may have a clock of its own.
   [ -e "$dir/clock" ] && export LD_PRELOAD="$dir/clock.so" STEPPED_CLOCK="$dir/clock"
   "$bin/postgres" -D "$dir/data" -k "$dir" -p "$port" -c listen_addresses=127.0.0.1 -c fsync=off \
     -c full_page_writes=off -c max_connections=200 -c log_min_messages=fatal $settings >>"$dir/log" 2>&1 </dev/null &
@@ -84,9 +84,9 @@ pub struct Server {
 pub struct Options<'o> {
     /// As `name=value`.
     pub settings: &'o [&'o str],
-    /// It is a standby of this one.
+    /// The primary, if it is a standby.
     pub primary: Option<&'o Server>,
-    /// Its clock is wrong by so many seconds: the library that does that, and how many.
+    /// The library that steps its clock, and by how many seconds.
     pub clock: Option<(&'o Path, i64)>,
 }
 
@@ -125,7 +125,7 @@ impl Server {
         let bin = FOLDERS.iter().map(Path::new).find(|bin| bin.join("initdb").exists())?.to_owned();
         // Not in `TMPDIR`, whose path may be longer than a socket's can be.
         let dir = tempfile::Builder::new().prefix("thread-pg").tempdir_in("/tmp").unwrap().keep();
-        // Free a moment ago, which is as good as it gets.
+        // Another process could take the port before the server does.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         if let Some((library, seconds)) = options.clock {
             std::fs::copy(library, dir.join("clock.so")).unwrap();

@@ -37,7 +37,8 @@ pub fn library() -> Option<&'static Path> {
     made.as_deref()
 }
 
-/// What makes a program load the library. By name and folder, because `LD_PRELOAD` splits a path at blanks.
+/// The variables that make a program load the library. By name and folder, because `LD_PRELOAD` splits a path at
+/// blanks.
 pub fn variables(library: &Path) -> [(&'static str, String); 2] {
     let text = |part: Option<&OsStr>| part.unwrap().to_str().unwrap().to_owned();
     [

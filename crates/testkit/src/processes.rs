@@ -1,4 +1,4 @@
-//! Processes: which are there, how they are killed, and how long they may run.
+//! Finds, signals and kills processes, and limits how long they may run.
 
 use std::fs;
 use std::io::Write;
@@ -26,14 +26,14 @@ pub fn processes_in(root: &str) -> Vec<u32> {
         .collect()
 }
 
-/// Sends a signal to a process, if it is there.
+/// Sends a signal to a process, if it exists.
 pub fn send(pid: u32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid as i32) {
         kill_process(pid, signal).ok();
     }
 }
 
-/// Sends SIGKILL to a process, if it is there.
+/// Sends SIGKILL to a process, if it exists.
 pub fn kill(pid: u32) {
     send(pid, Signal::KILL);
 }

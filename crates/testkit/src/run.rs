@@ -60,7 +60,8 @@ impl Run {
         &mut self.command
     }
 
-    /// The command alone, with nothing on stdin, for those that stay: it is killed only when its world ends.
+    /// The plain command, with nothing on stdin, for processes that keep running: it is killed only when its world
+    /// ends.
     pub fn into_command(mut self) -> Command {
         self.command.stdin(Stdio::null());
         self.command

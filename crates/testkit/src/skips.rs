@@ -1,5 +1,5 @@
-//! What tests skip, because the machine lacks something: each prints a line at once, and the last target of a run counts
-//! them.
+//! Tests that are skipped because the machine lacks something: each prints a line at once, and the last target of a run
+//! counts them.
 //!
 //! The test programs of one `cargo test` have cargo as their parent, and share a file that is named after it.
 
@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Reports that this test, or a part of it, is skipped, and what it needs: a program, or a right.
+/// Reports that this test, or a part of it, is skipped, and what it needs: a program or a permission.
 pub fn skipped(needs: impl Display) {
     let test = std::thread::current().name().filter(|name| *name != "main").unwrap_or_default().to_owned();
     let needs = needs.to_string().replace(['\n', '\t'], " ");
@@ -20,7 +20,7 @@ pub fn skipped(needs: impl Display) {
     }
 }
 
-/// Like [`skipped`], for what `.ci/run` installs: with `CI` set, nothing of that may be missing.
+/// Like [`skipped`], for programs that `.ci/run` installs: with `CI` set, none of them may be missing.
 ///
 /// # Panics
 ///
@@ -35,7 +35,7 @@ fn note(test: &str, needs: &str) -> std::io::Result<()> {
     fs::create_dir_all(file.parent().expect("it is in a folder"))?;
     let program = std::env::current_exe()?;
     let program = program.file_name().unwrap_or_default().display();
-    // One write, as other tests append to it, too.
+    // In one write, because other tests append to the file too.
     File::options()
         .create(true)
         .append(true)
@@ -52,7 +52,7 @@ fn folder() -> PathBuf {
     crate::target().join("skipped")
 }
 
-/// The name of this run of cargo: its process id, and when it began, as process ids are used again.
+/// The name of this run of cargo: its process id and its start time, because process ids are reused.
 pub(crate) fn run() -> String {
     let cargo = std::os::unix::process::parent_id();
     let stat = fs::read_to_string(format!("/proc/{cargo}/stat")).unwrap_or_default();
@@ -60,14 +60,14 @@ pub(crate) fn run() -> String {
     format!("{cargo}-{began}")
 }
 
-/// One line about all that was skipped in this run of cargo so far, after which its notes are deleted.
+/// One line that counts the tests skipped so far in this run of cargo. Deletes the file.
 pub fn summary() -> String {
     let lines = fs::read_to_string(file()).unwrap_or_default();
     forget(&folder());
     count(&lines)
 }
 
-/// Deletes the notes of this run, and those that runs left behind which tested a part.
+/// Deletes the file of this run, and those of earlier runs that did not include the summary.
 fn forget(folder: &Path) {
     drop(fs::remove_file(file()));
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -85,7 +85,7 @@ fn count(lines: &str) -> String {
     for (n, line) in lines.lines().enumerate() {
         let mut fields = line.splitn(3, '\t');
         let [program, test, what] = [(); 3].map(|()| fields.next().unwrap_or_default());
-        // Where the runner has one thread, tests have no names, and each line is one.
+        // With one test thread, tests have no names; then each line counts as a test.
         let test = (program, test, if test.is_empty() { n } else { 0 });
         tests.insert(test);
         needs.entry(what).or_default().insert(test);

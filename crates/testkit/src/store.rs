@@ -1,4 +1,4 @@
-//! The contract of any [`Store`], and one in memory to compare others with.
+//! The contract of every [`Store`], and a store in memory to compare others with.
 
 pub mod conformance;
 mod memory;
@@ -12,17 +12,17 @@ use thread::store::Store;
 /// An empty store.
 pub struct Fresh {
     pub store: Box<dyn Store>,
-    /// Opens it once more, if it outlives a connection.
+    /// Opens the same store again, if it outlives a connection.
     pub reopen: Option<Box<dyn Fn() -> Box<dyn Store>>>,
 }
 
 impl Fresh {
-    /// One in memory.
+    /// A store in memory.
     pub fn in_memory() -> Fresh {
         Fresh { store: Box::new(MemoryStore::default()), reopen: None }
     }
 
-    /// What `open` opens, as often as it is called.
+    /// The store that each call of `open` returns a connection to.
     pub fn outliving(open: impl Fn() -> Box<dyn Store> + 'static) -> Fresh {
         Fresh { store: open(), reopen: Some(Box::new(open)) }
     }

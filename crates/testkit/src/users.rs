@@ -13,7 +13,7 @@ pub struct User {
     pub also: Option<u32>,
 }
 
-/// A user without any relation to any thread.
+/// A user who has nothing to do with any thread.
 pub const NOBODY: User = User { id: 65534, also: None };
 
 /// A world that other users can access, with a copy of the binary on its `PATH`: both the built

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::processes::{kill, one_is_ending, processes_in, reset_signals};
 use crate::{PATIENCE, Run, program, skipped, wait_until};
 
-/// How long a wait for something in a world continues when no process is left there that could cause it.
+/// How long to wait for something when no process is left in the world that could cause it.
 const HOPELESS: Duration = Duration::from_secs(10);
 
 /// The programs a handler may use. By default nothing else is on `PATH`, in particular no notifier.
@@ -27,12 +27,12 @@ const TOOLS: &[&str] = &[
 /// A temporary folder with a `bin`, and the programs that run there.
 ///
 /// Programs get a clean environment: `PATH` is `bin`, which has `thread` and common tools; `HOME` and `TMPDIR` are the
-/// folder. When the world is dropped, whatever still runs there is killed, also if the test failed, and the folder is
-/// deleted. There is room for one thread called `inbox`, which [`World::with_thread`] creates; methods such as
-/// [`World::thread`] are about that.
+/// folder. When the world is dropped, even by a failed test, all processes that still run there are killed and the
+/// folder is deleted. It can have one thread called `inbox`, which [`World::with_thread`] creates and methods such as
+/// [`World::thread`] use.
 pub struct World {
     root: TempDir,
-    /// Where the thread is, if it is not in the directory `inbox`.
+    /// The location of the thread, if it is not the directory `inbox`.
     pub(crate) location: Option<String>,
     /// `PATH`.
     path: OsString,
@@ -70,7 +70,7 @@ impl World {
         world
     }
 
-    /// The same world, whose `PATH` has the programs of the workspace, then `bin`, then what the machine has.
+    /// The same world, with a `PATH` of the programs of the workspace, then `bin`, then the system's `PATH`.
     pub fn with_system_path(mut self) -> World {
         let programs = program("thread-agent").parent().unwrap().to_owned();
         let own = std::env::var_os("PATH").unwrap_or_default();
@@ -164,8 +164,8 @@ impl World {
 
     /// Waits until no process of this world runs or holds a lock.
     pub fn wait_until_quiet(&self) {
-        // Twice in a row: when process ids wrap around, a process that ends during a look through /proc can
-        // leave behind one with a smaller id, which that look has passed already.
+        // Twice in a row: when process ids wrap around, a process that ends during a scan of /proc can leave a child
+        // with a smaller id, which the scan has already passed.
         let mut quiet = 0;
         wait_until("all processes to end", || {
             quiet = if self.processes().is_empty() && !one_is_ending() { quiet + 1 } else { 0 };
@@ -179,7 +179,7 @@ impl World {
         self.wait_until(&format!("the file {name}"), || self.path(name).exists());
     }
 
-    /// Like [`wait_until`], for what processes of this world bring about: without any, it gives up sooner.
+    /// Like [`wait_until`], for something that processes of this world cause: gives up sooner if there are none.
     #[track_caller]
     pub fn wait_until(&self, what: &str, mut condition: impl FnMut() -> bool) {
         let began = Instant::now();
@@ -212,7 +212,7 @@ impl Drop for World {
     }
 }
 
-/// Where the machine has a program.
+/// The path of a program on this machine.
 fn installed(name: &str) -> Option<PathBuf> {
     ["/bin", "/usr/bin", "/usr/local/bin"]
         .map(|dir| Path::new(dir).join(name))
@@ -225,7 +225,7 @@ pub fn copy_program(world: &World, path: &Path) {
     world.sh("exec cp \"$0\" \"$1\"").arg(program("thread")).arg(path).quiet();
 }
 
-/// A path or a text as one word for a shell.
+/// A path or a text, quoted as one word for a shell.
 pub fn quoted(text: impl AsRef<std::ffi::OsStr>) -> String {
     shlex::try_quote(text.as_ref().to_str().unwrap()).unwrap().into_owned()
 }

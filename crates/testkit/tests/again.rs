@@ -1,4 +1,4 @@
-//! `.ci/test`, on a package made for it: what it says of tests that fail always, sometimes, or take their program along.
+//! Runs `.ci/test` on a small package: how it reports tests that always fail, sometimes fail, or crash their program.
 
 use std::fs;
 use std::path::Path;
@@ -26,7 +26,7 @@ fn takes_the_program_along_once() {
 }
 "#;
 
-/// Runs it, and returns its exit code, its last lines, and the list of flaky tests.
+/// Runs `.ci/test`, and returns its exit code, its last lines, and the list of flaky tests.
 fn again(package: &Path, only: &[&str]) -> (Option<i32>, Vec<String>, String) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.ci/test").canonicalize().unwrap();
     let flaky = package.join("flaky.txt");
@@ -47,7 +47,7 @@ fn a_test_that_fails_is_repeated_and_is_flaky_if_it_then_passes() {
     }
     let package = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("again-{}", std::process::id()));
     fs::create_dir_all(package.join("tests")).unwrap();
-    // A workspace of its own, though it is in one.
+    // Without this, cargo would look for it in the workspace around it.
     let manifest = "[workspace]\n[package]\nname = \"sometimes\"\nversion = \"1.0.0\"\nedition = \"2024\"\n";
     fs::write(package.join("Cargo.toml"), manifest).unwrap();
     fs::write(package.join("tests/crashes.rs"), CRASHES).unwrap();
@@ -71,7 +71,7 @@ fn a_test_that_fails_is_repeated_and_is_flaky_if_it_then_passes() {
     assert!(log(1).contains("the first time") && log(1).contains("1 passed"), "{}", log(1));
     assert_eq!(log(2).matches("as ever").count(), 3, "{}", log(2));
 
-    // Green, as nothing failed three times.
+    // Exit 0, because no test failed three times.
     fs::remove_file(package.join("was_here")).unwrap();
     let (code, lines, _) = again(&package, &["--test", "fails", "--", "--skip", "always"]);
     assert_eq!((code, lines.len()), (Some(0), 1), "{lines:?}");

@@ -1,4 +1,5 @@
-//! Examples in doc comments would be run after the summary; they are files that tests run, and the comments include them.
+//! Examples in doc comments would run after the summary, so they are files that other tests run and the comments
+//! include.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +24,7 @@ fn no_example_in_a_doc_comment_is_left_out_of_the_tests() {
     assert!(found.len() > 200, "{found:?}");
     for file in found {
         let text = fs::read_to_string(&file).unwrap();
-        // The kind of the block that a line is in; without one it is Rust, and would be run.
+        // The language of the code block around a line; without a language it is Rust, and rustdoc would run it.
         let mut block = None;
         for line in text.lines().map(str::trim_start) {
             let comment = line.strip_prefix("//!").or_else(|| line.strip_prefix("///")).map(str::trim_start);

@@ -1,7 +1,7 @@
-//! Prints, as the last of all tests, how many tests were skipped in this run of cargo, and what they need.
+//! Runs as the last of all tests: prints how many tests were skipped in this run of cargo, and what they need.
 
 fn main() {
-    // A list of the tests is no run.
+    // `--list` runs no tests.
     if !std::env::args().any(|arg| arg == "--list") {
         println!("\n{}", thread_testkit::summary());
     }

@@ -34,7 +34,7 @@ macro_rules! conformance {
             an_event_is_found_by_its_key
             keys_of_the_programs_are_stored_and_no_user_can_choose_one
             reading_respects_range_limit_and_break
-            texts_over_a_cap_are_left_out_and_their_length_told
+            texts_over_a_cap_are_left_out_and_their_length_returned
             content_is_read_in_pieces
             events_are_found_by_id_and_time_and_counted
             acknowledging_never_goes_back_but_seeking_does
@@ -159,7 +159,7 @@ fn seek(store: &mut dyn Store, consumer: &str, id: i64) {
     store.move_cursor(&name(consumer), id, Move::Seek).unwrap();
 }
 
-/// The description of a change of a store, and the change.
+/// A change of a store: its description, and a function that performs it.
 type Change<'c> = (&'c str, &'c dyn Fn(&mut dyn Store));
 
 /// All observable content of a store.
@@ -341,7 +341,7 @@ pub fn an_append_is_all_or_nothing(store: &mut dyn Store) {
     });
     assert_eq!(refused.unwrap_err().to_string(), "enough");
     assert_eq!(everything(store), before);
-    // Its key was not used up either.
+    // Its key is still free.
     let id = before.0 + 1;
     assert_eq!(put(store, &with_key(&message("c"), "k")).unwrap(), Stored::New(id));
     assert_eq!(ids(store), [1, id]);
@@ -446,7 +446,7 @@ pub fn reading_respects_range_limit_and_break(store: &mut dyn Store) {
     }
 }
 
-pub fn texts_over_a_cap_are_left_out_and_their_length_told(store: &mut dyn Store) {
+pub fn texts_over_a_cap_are_left_out_and_their_length_returned(store: &mut dyn Store) {
     let object = format!(r#"{{"k":"{}"}}"#, "m".repeat(92));
     let long = "é".repeat(51);
     let sent = [

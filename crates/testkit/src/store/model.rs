@@ -404,8 +404,8 @@ fn append(store: &mut dyn Store, parts: &[Parts], fail: usize) -> Result<String>
     Ok(format!("{told:?} {} {:?} {:?}", appended.count, appended.first_id, appended.last_id))
 }
 
-/// Compares two stores, after any sequence of operations, in so many cases or in `PROPTEST_CASES`. `stores` makes two
-/// empty ones, or none if the machine lacks something.
+/// Compares two stores after random sequences of operations, in `cases` cases or in `PROPTEST_CASES`. `stores` returns
+/// two empty stores, or `None` if the machine lacks something.
 ///
 /// # Panics
 ///
