@@ -1,5 +1,4 @@
-//! The programs in `examples/`, run as separate processes: what another program can do with only
-//! the library.
+//! Runs the programs in `examples/` as separate processes: what another program can do with only the library.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

@@ -1,11 +1,11 @@
-//! Enforces the direction of the modules in the table of `docs/DESIGN.md`, and that none use each other in a circle.
+//! Enforces the layers of modules in the table of `docs/DESIGN.md`, and that modules have no circular dependencies.
 //! Which functions they may call is in `clippy.toml`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The modules, lowest layer first. Each may use those in lower layers, and those in its own unless in a circle.
+/// The modules, lowest layer first. Each may use those in lower layers, and those in its own without a circle.
 const LAYERS: &[&[&str]] = &[
     // Errors mention events, filters and consumers; every module returns errors.
     &["model", "error"],
@@ -17,7 +17,7 @@ const LAYERS: &[&[&str]] = &[
     &["cli"],
 ];
 
-/// Pairs of a module and one that it uses, each as its path below `src`: `queue/dead`.
+/// Pairs of a module and a module that it uses, each as its path below `src`: `queue/dead`.
 type Arrows = BTreeSet<(String, String)>;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
@@ -28,7 +28,7 @@ fn packages() -> impl Iterator<Item = PathBuf> {
     crates.map(|entry| entry.unwrap().path()).chain([ROOT.into()])
 }
 
-/// The modules of a package with their code, without unit tests, which stand at the end, and comments.
+/// The modules of a package with their code, without comments and without unit tests, which are at the end.
 fn modules(package: &Path) -> BTreeMap<String, String> {
     let (src, mut found, mut dirs) = (package.join("src"), BTreeMap::new(), vec![package.join("src")]);
     while let Some(dir) = dirs.pop() {
@@ -69,7 +69,7 @@ fn paths(code: &str) -> Vec<Vec<&str>> {
     found
 }
 
-/// Which modules of a package use which others, but for uses between one and those in it.
+/// Which modules of a package use which others, except a module and its submodules.
 fn arrows(modules: &BTreeMap<String, String>) -> Arrows {
     // `pub use error::Error` in lib.rs: `crate::Error` is in `error`.
     let lib = modules.get("lib").map_or("", |lib| lib).replace("pub use ", "crate::");
@@ -95,7 +95,7 @@ fn arrows(modules: &BTreeMap<String, String>) -> Arrows {
     arrows
 }
 
-/// The arrows that are part of circles or lie between them: what begins or ends at a dead end is removed.
+/// The arrows that are part of circles or lie between them: arrows that begin or end at a dead end are removed.
 fn circles(mut arrows: Arrows) -> Arrows {
     loop {
         let (users, used): (BTreeSet<_>, BTreeSet<_>) = arrows.iter().cloned().unzip();
@@ -108,7 +108,7 @@ fn circles(mut arrows: Arrows) -> Arrows {
 }
 
 #[test]
-fn arrows_go_one_way() {
+fn modules_use_only_the_layers_below_them() {
     let modules = modules(Path::new(ROOT));
     let top = |name: &str| name.split('/').next().unwrap().to_owned();
     let tops: BTreeSet<String> = modules.keys().map(|name| top(name)).collect();
@@ -136,9 +136,9 @@ fn no_files_use_each_other_in_a_circle() {
     }
 }
 
-/// Where a directory as such is needed, its path is taken, or asked for by `Queue::directory`.
+/// Code that needs a directory takes its path or calls `Queue::directory`.
 #[test]
-fn what_differs_between_locations_is_asked_by_its_name() {
+fn no_code_asks_whether_a_thread_is_in_a_directory() {
     for package in packages() {
         for (file, code) in modules(&package) {
             let code: String = code.split_whitespace().collect();
@@ -150,9 +150,9 @@ fn what_differs_between_locations_is_asked_by_its_name() {
     }
 }
 
-/// Not even in a text: what is true of one kind of place is said by its own programs.
+/// Not even in a message: what is specific to one kind of location is in its own programs.
 #[test]
-fn no_place_but_a_directory_is_known_by_name() {
+fn no_kind_of_location_but_a_directory_is_named() {
     // The tests' server is in testkit.
     for package in packages().filter(|package| !package.ends_with("testkit")) {
         let modules = modules(&package);

@@ -1,5 +1,5 @@
-//! A thread that is not in a directory, served like any other: the store in memory under a scheme of its own,
-//! with supervisors, a worker and `stop`.
+//! A thread that is not in a directory works like any other: the store in memory under its own scheme, with
+//! supervisors, a worker and `stop`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,7 +33,7 @@ use thread::{Error, NewEvent, Queue, Result};
 use thread_testkit::store::MemoryStore;
 use thread_testkit::{PATIENCE, wait_until};
 
-/// A store that several queues of this process have open.
+/// A store that several queues of this process use.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<MemoryStore>>);
 
@@ -78,7 +78,7 @@ delegate! {
     fn changes() -> Result<i64>;
 }
 
-/// The threads of the scheme, and the bases of all of them.
+/// All threads of the scheme.
 static STORES: Mutex<BTreeMap<Location, Shared>> = Mutex::new(BTreeMap::new());
 
 fn base(location: &Location) -> Result<PathBuf> {
@@ -151,7 +151,7 @@ impl World {
         wait_until(what, || done(&self.out()));
     }
 
-    /// A launcher whose supervisors only note how they were started.
+    /// A launcher whose supervisors only record how they were started.
     fn noting_launcher(&self) -> Launcher {
         let program = self.dir.path().join("program");
         fs::write(&program, format!("#!/bin/sh\necho \"$*\" >>'{}'\n", self.out().display())).unwrap();
@@ -186,7 +186,7 @@ fn a_supervisor_runs_the_handlers_of_a_thread_elsewhere() {
     let subscription = world.queue.subscription(&bot).unwrap();
     assert_eq!((subscription.last_acked_id, subscription.state.phase), (last, Phase::Idle));
     assert_eq!((subscription.state.succeeded, subscription.state.failed), (1, 1));
-    // What belongs to this machine is in the base, and nothing else.
+    // The base has only the files that belong to this machine.
     let base = world.dir.path().join("inbox");
     let mut names: Vec<_> = fs::read_dir(&base).unwrap().map(|one| one.unwrap().file_name()).collect();
     names.sort();
@@ -212,7 +212,7 @@ fn a_run_of_a_thread_elsewhere_is_stopped() {
 }
 
 #[test]
-fn background_processes_are_told_the_place() {
+fn background_processes_get_the_location() {
     let mut world = World::new();
     world.subscribe("cat");
     world.push("hello");
@@ -235,7 +235,7 @@ fn a_worker_notices_what_is_stored_elsewhere() {
     std::thread::scope(|threads| {
         let out = world.out();
         threads.spawn(move || {
-            // As by another machine: nothing is touched here.
+            // As another machine does it: no file is touched here.
             let event = NewEvent::message("self", "hello").unwrap();
             store.append(&mut |put| put(std::slice::from_ref(&event)).map(drop)).unwrap();
             let end = Instant::now() + PATIENCE;
@@ -251,13 +251,13 @@ fn a_worker_notices_what_is_stored_elsewhere() {
 }
 
 #[test]
-fn what_only_a_directory_has_is_refused() {
+fn operations_that_need_a_directory_are_refused() {
     let mut world = World::new();
     world.push("hello");
     let refused = |error: Error| assert!(matches!(error, Error::OnlyInDirectory(_)), "{error}");
     refused(backup::backup(&mut world.queue, &world.dir.path().join("copy"), &mut |_| {}).unwrap_err());
     refused(prune::compact(&mut world.queue).unwrap_err());
-    // Of the rest it has something to say.
+    // `doctor` checks the rest.
     assert!(doctor::examine(&world.location, &world.noting_launcher(), false).unwrap().is_empty());
     let request =
         prune::Request { old: prune::Old::BeforeId(2), subtype: None, force: false, dry_run: false };
@@ -267,7 +267,7 @@ fn what_only_a_directory_has_is_refused() {
 }
 
 #[test]
-fn a_program_makes_threads_only_in_places_that_it_knows() {
+fn a_program_makes_threads_only_under_schemes_that_it_knows() {
     let world = World::new();
     let location = format!("memory://{}#outbox", world.dir.path().display());
     assert_eq!(Queue::init(&location).unwrap(), PathBuf::from(&location));

@@ -14,7 +14,7 @@ fn ack(world: &World, id: &str) -> thread_testkit::Run {
 }
 
 #[test]
-fn ack_moves_the_cursor_forward_and_says_where_it_stands() {
+fn ack_moves_the_cursor_forward_and_prints_its_position() {
     let world = world();
     assert_eq!(ack(&world, "1").quiet(), "1\n");
     assert_eq!(ack(&world, "3").arg("--json").quiet(), "{\"consumer_id\":\"bot\",\"last_acked_id\":3}\n");

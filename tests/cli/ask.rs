@@ -40,7 +40,7 @@ fn ask_prints_the_content_of_the_answer() {
 }
 
 #[test]
-fn an_answer_names_the_question_by_number_or_text_and_is_no_trace_of_work() {
+fn an_answer_names_the_question_by_number_or_text_and_progress_events_are_not_answers() {
     let world = World::with_thread();
     let answers = [
         (r#"{"reply_to":1}"#, "record", None),
@@ -195,7 +195,7 @@ fn reply_says_which_event_it_answers() {
     reply(&world, 1, "e").arg("--meta").arg("reply_to=1").fails(2);
     world.thread(["push", "--batch", "--reply-to", "1"]).fails(2);
     assert_eq!(world.query("SELECT count(*) FROM events"), 5);
-    // A pruned question can still be answered: somebody may be waiting for it.
+    // A pruned question can still be answered: its asker may still be waiting.
     world.thread(["prune", "--before-id", "5"]).quiet();
     assert_eq!(reply(&world, 1, "f").quiet(), "6\n");
 }

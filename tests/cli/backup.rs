@@ -327,7 +327,7 @@ fn leftovers(world: &World, place: &str) -> Vec<String> {
 }
 
 #[test]
-fn only_copies_that_nobody_makes_are_deleted() {
+fn only_abandoned_copies_are_deleted() {
     let world = World::with_thread();
     let remains = |name: &str| {
         std::fs::create_dir(world.path(name)).unwrap();
@@ -338,7 +338,7 @@ fn only_copies_that_nobody_makes_are_deleted() {
     }
     world.write("c.partial-AbC123/letter.txt", "of the user's own");
     world.write("d.partial-AbC123", "a file");
-    // As a backup that is under way holds it.
+    // Locked, as by a running backup.
     let held = std::fs::File::open(world.path("b.partial-AbC123")).unwrap();
     held.lock().unwrap();
     back_up(&world, "one");
@@ -507,7 +507,7 @@ fn a_thread_of_the_earlier_implementation_is_backed_up_in_the_new_form() {
 }
 
 #[test]
-fn a_backup_into_a_place_that_is_no_directory_is_refused() {
+fn a_backup_to_a_path_below_a_file_is_refused() {
     let world = World::with_thread();
     let before = names(world.root());
     for args in [&["backup"][..], &["backup", "--root", "."]] {

@@ -1,4 +1,4 @@
-//! `backup --root`: all threads below a directory, and the files beside them.
+//! `backup --root`: all threads below a directory, and the files next to them.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use thread_testkit::{World, names, wait_until};
 
-/// A root with two threads, of which one has a third inside, and files beside them.
+/// A root with two threads, one of which contains a third, and files next to them.
 fn root(world: &World) {
     fs::create_dir(world.path("root")).unwrap();
     fs::set_permissions(world.path("root"), Permissions::from_mode(0o700)).unwrap();
@@ -22,7 +22,7 @@ fn root(world: &World) {
     world.write("root/storage/file/.sessions/a", "");
     world.write("root/token", "secret");
     fs::set_permissions(world.path("root/token"), Permissions::from_mode(0o600)).unwrap();
-    // What is being made or removed, what is somebody else's, and what users put into a thread.
+    // A thread that is being created, a link to a thread, and a file that a user put into a thread.
     world.thread(["init"]).arg(world.path("root/.half-x")).ends_with(0);
     symlink(world.path("root/a"), world.path("root/link")).unwrap();
     world.write("root/a/notes", "mine");
@@ -62,7 +62,7 @@ fn a_backup_of_a_root_can_be_put_in_its_place() {
         let said = within(&world, &place, &["peek", "--last-event-id", "0"]).quiet();
         assert_eq!(serde_json::from_str::<Value>(&said).unwrap()["content"], thread);
     }
-    // Nothing is started before somebody says so.
+    // No handler is started before `resume`.
     let info: Value = serde_json::from_str(&within(&world, "root/b", &["info", "--json"]).quiet()).unwrap();
     assert_eq!(info["subscriptions"][0]["state"], "paused");
     within(&world, "root/b", &["resume", "--all"]).ok();
@@ -71,7 +71,7 @@ fn a_backup_of_a_root_can_be_put_in_its_place() {
 }
 
 #[test]
-fn a_thread_that_cannot_be_copied_keeps_back_no_other() {
+fn a_thread_that_cannot_be_copied_does_not_prevent_copies_of_others() {
     let world = World::new();
     root(&world);
     fs::write(world.path("root/a/events.db"), "garbage".repeat(5000)).unwrap();
@@ -88,7 +88,7 @@ fn a_thread_that_cannot_be_copied_keeps_back_no_other() {
 }
 
 #[test]
-fn what_is_no_root_or_no_place_is_refused() {
+fn an_invalid_root_or_destination_is_refused() {
     let world = World::new();
     root(&world);
     let before = names(&world.path("root"));
@@ -121,7 +121,7 @@ fn a_killed_backup_of_a_root_leaves_nothing_that_the_next_one_does_not_delete() 
     child.kill().unwrap();
     child.wait().unwrap();
     let killed = backups();
-    // It was quicker, or there is nothing under its name.
+    // It finished before the kill, or nothing has its name.
     let is_done = killed.contains(&"one".to_owned());
     assert_eq!(killed.len(), 2, "{killed:?}");
     world.thread(["backup", "--root", "root", "backups/two"]).quiet();

@@ -225,7 +225,7 @@ fn a_misspelt_key_is_refused_with_a_suggestion() {
             )
         );
     }
-    // Another key that is merely similar to one that is there.
+    // An unknown key that is merely similar to one that is present.
     let line = "{\"content\":\"x\",\"context\":1}\n{\"content\":\"y\",\"context\":2,\"run\":3}";
     assert_eq!(
         world.thread(["push", "--batch"]).stdin(line).warns(),

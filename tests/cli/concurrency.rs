@@ -1,4 +1,4 @@
-//! Many processes at once: nothing fails, nothing is lost, and the JSONL log keeps matching the table.
+//! Many processes at once: nothing fails, no event is lost, and the JSONL log always matches the table.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -167,7 +167,7 @@ fn acknowledging_at_once_ends_at_the_furthest() {
 }
 
 #[test]
-fn the_copy_is_rotated_when_a_push_finds_more_than_ten_thousand_lines() {
+fn the_log_is_rotated_when_a_push_finds_more_than_ten_thousand_lines() {
     let world = World::with_thread();
     assert_eq!(world.thread(["push", "--batch"]).stdin(ndjson(10_000)).quiet(), "10000\n");
     world.push("finds 10,000 and stays");
@@ -184,7 +184,7 @@ fn the_copy_is_rotated_when_a_push_finds_more_than_ten_thousand_lines() {
 }
 
 #[test]
-fn the_copy_is_rotated_once_under_concurrent_pushers() {
+fn the_log_is_rotated_once_under_concurrent_pushers() {
     let world = World::with_thread();
     world.thread(["push", "--batch"]).stdin(ndjson(9_960)).quiet();
     let printed = all_succeed(together(&world, (0..16).map(|who| pushes(6, &format!("pusher {who}")))));

@@ -119,7 +119,7 @@ fn discard_throws_the_letter_away_and_keeps_the_event() {
 }
 
 #[test]
-fn usage_errors_and_missing_letters_are_told() {
+fn usage_errors_and_missing_letters_are_reported() {
     let world = world_with_letters();
     for what in ["show", "retry", "discard"] {
         world.thread(["dead", what, "--consumer", "bot"]).fails(2);

@@ -53,7 +53,7 @@ fn outside_of_a_thread_none_is_found() {
 }
 
 #[test]
-fn the_option_goes_before_the_variable_and_that_before_the_place() {
+fn the_option_takes_precedence_over_the_variable_and_that_over_the_current_directory() {
     let world = World::with_thread();
     for name in ["named", "set"] {
         world.thread(["init", name]).quiet();
@@ -101,7 +101,7 @@ fn a_thread_of_another_user_is_not_found() {
         // The search continues upwards and finds the caller's own thread.
         world.thread(["init", "."]).quiet();
         assert_found(info_in(&world, "inbox/work"), world.root());
-        // A foreign thread is used if it is named.
+        // Another user's thread is used if it is named.
         assert_found(info_in(&world, "").arg("-t").arg("inbox"), &world.inbox());
     }
 }

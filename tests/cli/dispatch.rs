@@ -101,14 +101,14 @@ fn the_log_tells_how_a_handler_ended() {
 }
 
 #[test]
-fn a_handler_that_runs_hears_of_a_dispatch() {
+fn a_running_handler_is_notified_of_a_dispatch() {
     let world = World::with_thread();
     world.subscribe("worker", "until [ -e go ]; do sleep 0.01; done", &["--deliver", "stdin"]);
     world.push("first");
     world.wait_for_state("worker", "running");
     let touched = || std::fs::metadata(world.path("inbox/run/_commit")).unwrap().modified().unwrap();
     let before = touched();
-    // As another program does, which touches nothing.
+    // As a program does that gives no notice.
     world
         .db()
         .execute("INSERT INTO events (source, type, content) VALUES ('x', 'message', 'y')", [])
@@ -443,14 +443,14 @@ fn after_unsubscribe_a_run_finishes_and_is_not_followed_by_another() {
 }
 
 #[test]
-fn a_subscription_made_anew_during_a_run_begins_when_that_run_ends() {
+fn a_consumer_subscribed_again_during_a_run_starts_when_that_run_ends() {
     let world = with_slow_handler();
     subscribe(&world, "worker", "slow", &[]);
     world.push("x");
     wait_for_lines(&world, "began", 1);
     world.thread(["unsubscribe", "--consumer", "worker"]).quiet();
     subscribe(&world, "worker", "[ -e ended ] || touch early; echo new >>new; take", &[]);
-    // The old handler pops as the same consumer; what it leaves pending is for the new one.
+    // The old handler pops as the same consumer; the events that it leaves pending are for the new one.
     world.script("bin/take.old", "exit 0");
     fs::rename(world.bin().join("take"), world.bin().join("take.new")).unwrap();
     world.script("bin/take", "if [ -e new ]; then exec take.new; fi");
@@ -482,7 +482,7 @@ fn a_thread_that_is_moved_during_a_run_leaves_nothing_at_its_old_place() {
 }
 
 #[test]
-fn a_thread_that_is_removed_during_a_run_is_not_made_again() {
+fn a_thread_that_is_removed_during_a_run_is_not_recreated() {
     let world = with_slow_handler();
     subscribe(&world, "worker", "slow", &[]);
     world.push("x");
@@ -618,7 +618,7 @@ fn an_internal_command_started_by_hand_refuses() {
 }
 
 #[test]
-fn what_a_supervisor_dies_of_is_logged() {
+fn the_error_that_ends_a_supervisor_is_logged() {
     let world = World::with_thread();
     world.db().execute_batch("PRAGMA user_version = 99").unwrap();
     let supervise = "exec 9>inbox/run/worker.lock; \
@@ -672,7 +672,7 @@ fn another_users_dispatch_is_refused() {
         world.inbox().display()
     );
     assert_eq!(error, expected);
-    // Nor is it advised to anybody else.
+    // `doctor` does not suggest it to other users either.
     let (findings, _) = as_user(&world, NOBODY, "thread doctor").ends_with(1);
     assert!(findings.contains(
         "'worker' has events pending, and nothing is running it or waiting to retry it - its owner's next push"

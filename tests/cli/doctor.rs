@@ -49,9 +49,9 @@ pub fn found_and_repaired(world: &World, level: &str, problem: &str, done: &str)
     assert_healthy(world);
 }
 
-/// Expects exactly this finding, with and without `--fix`.
+/// Expects exactly this finding, and that `--fix` reports it again.
 #[track_caller]
-pub fn found_and_told(world: &World, finding: &str) {
+pub fn found_and_not_repaired(world: &World, finding: &str) {
     assert_eq!(findings(world), [finding]);
     assert_eq!(examine(world, &["doctor", "--fix"]), [finding]);
 }
@@ -89,7 +89,7 @@ fn a_healthy_thread_is_one_word_and_stays_as_it_is() {
 }
 
 #[test]
-fn what_is_no_thread_is_refused_as_by_any_command() {
+fn a_directory_that_is_no_thread_is_refused_as_by_any_command() {
     let world = World::new();
     fs::create_dir(world.inbox()).unwrap();
     for args in [&["doctor"][..], &["doctor", "--fix"]] {
@@ -116,7 +116,7 @@ fn findings_are_json_for_programs() {
 }
 
 #[test]
-fn missing_directories_are_made_again() {
+fn missing_directories_are_recreated() {
     for name in ["run", "logs"] {
         let world = with_events();
         let mode = fs::metadata(world.inbox().join(name)).unwrap().permissions().mode();
@@ -127,12 +127,12 @@ fn missing_directories_are_made_again() {
 }
 
 #[test]
-fn a_file_in_the_place_of_a_directory_is_told() {
+fn a_file_in_the_place_of_a_directory_is_reported() {
     let world = with_events();
     fs::remove_dir_all(world.path("inbox/logs")).unwrap();
     world.write("inbox/logs", "mine");
     let away = world.path("inbox/logs").display().to_string();
-    found_and_told(
+    found_and_not_repaired(
         &world,
         &format!("error: logs cannot be used: it is not a directory - move {away} away, then {BY_FIX}"),
     );
@@ -159,11 +159,11 @@ fn files_that_others_may_write_are_closed_to_them() {
 }
 
 #[test]
-fn a_thread_in_a_directory_that_is_open_to_all_is_told_to_move() {
+fn a_thread_in_a_directory_that_is_open_to_all_should_be_moved() {
     let world = with_events();
     chmod(&world, "inbox", 0o1777);
     let root = world.inbox().display().to_string();
-    found_and_told(
+    found_and_not_repaired(
         &world,
         &format!(
             "error: every user of this machine may write to {root}, and could run commands as the thread's owner - \
@@ -193,7 +193,7 @@ fn a_directory_above_that_is_open_to_all_is_a_warning() {
 }
 
 #[test]
-fn what_may_be_somebody_elses_is_told_and_left_alone() {
+fn files_that_may_be_somebody_elses_are_reported_and_left_alone() {
     let sealed = "events-20260318-103000.jsonl";
     for (name, make, odd) in [
         ("run/trap.lock", "ln -s", "it is a symbolic link"),
@@ -210,7 +210,7 @@ fn what_may_be_somebody_elses_is_told_and_left_alone() {
         world.sh(&format!("{make} \"$0\" \"$1\"")).arg(world.path("elsewhere")).arg(&trap).quiet();
         let about = || fs::metadata(world.path("elsewhere")).map(|about| about.permissions().mode() & 0o777);
         let before = about().ok();
-        found_and_told(
+        found_and_not_repaired(
             &world,
             &format!(
                 "error: {name} cannot be used: {odd}, not a file of the thread's own - move {} away, then {BY_FIX}",
@@ -256,7 +256,7 @@ fn a_file_of_another_user_that_the_owner_cannot_read_is_not_given_to_him() {
     let path = world.path("inbox/run/mine");
     fs::write(&path, "somebody's").unwrap();
     chmod(&world, "inbox/run/mine", 0o600);
-    found_and_told(
+    found_and_not_repaired(
         &world,
         &format!(
             "error: the owner of the thread cannot read and write run/mine - if it belongs to the thread, \
@@ -282,7 +282,7 @@ fn a_thread_that_is_for_reading_only_can_be_examined() {
 }
 
 #[test]
-fn a_file_that_is_not_a_database_is_told_and_left_alone() {
+fn a_file_that_is_not_a_database_is_reported_and_left_alone() {
     for (bytes, says) in [
         (&b"dear diary\n".repeat(500)[..], "is not a thread's database"),
         (b"", "is not a thread's database"),
@@ -298,11 +298,11 @@ fn a_file_that_is_not_a_database_is_told_and_left_alone() {
 }
 
 #[test]
-fn a_newer_schema_is_told_and_left_alone() {
+fn a_newer_schema_is_reported_and_left_alone() {
     let world = with_events();
     world.db().execute_batch("PRAGMA user_version = 99").unwrap();
     let db = world.inbox().join("events.db").display().to_string();
-    found_and_told(
+    found_and_not_repaired(
         &world,
         &format!(
             "error: {db} has schema version 99, newer than the 0 known here - use a newer version of thread; \
@@ -312,7 +312,7 @@ fn a_newer_schema_is_told_and_left_alone() {
 }
 
 #[test]
-fn a_damaged_database_is_told_and_never_written() {
+fn a_damaged_database_is_reported_and_never_written() {
     let world = World::with_thread();
     let line = r#"{"source":"s","type":"record","content":"some text to fill a page"}"#.to_owned() + "\n";
     world.thread(["push", "--batch"]).stdin(line.repeat(2000)).quiet();
@@ -374,7 +374,7 @@ fn an_index_that_does_not_agree_with_its_table_is_rebuilt() {
 }
 
 #[test]
-fn missing_indexes_and_triggers_are_made_again() {
+fn missing_indexes_and_triggers_are_recreated() {
     for (kind, name) in [
         ("INDEX", "idx_events_source"),
         ("INDEX", "idx_events_type"),
@@ -390,7 +390,7 @@ fn missing_indexes_and_triggers_are_made_again() {
 }
 
 #[test]
-fn an_index_that_cannot_be_made_is_told() {
+fn an_index_that_cannot_be_created_is_reported() {
     let world = with_events();
     let sql =
         "DROP INDEX idx_events_idempotency_key; UPDATE events SET idempotency_key = 'same' WHERE id < 3";
@@ -460,7 +460,7 @@ fn pruned_events_and_cursors_of_the_unsubscribed_are_no_fault() {
 }
 
 #[test]
-fn subscriptions_that_cannot_be_carried_out_are_told() {
+fn subscriptions_that_cannot_work_are_reported() {
     let world = with_events();
     let set = |sql: &str| world.db().execute_batch(&format!("UPDATE subscriptions SET {sql}")).unwrap();
     set("filter = 'gone = 1'");
@@ -469,7 +469,7 @@ fn subscriptions_that_cannot_be_carried_out_are_told() {
     assert!(lines[0].ends_with(" - `thread unsubscribe` it, then `thread subscribe` it with another filter"));
     assert_eq!(examine(&world, &["doctor", "--fix"]), lines);
     set("filter = NULL, handler_cmd = ' '");
-    found_and_told(
+    found_and_not_repaired(
         &world,
         "error: the handler of 'bot' is empty - fix that, or `thread unsubscribe` it and \
          subscribe it again",
@@ -477,7 +477,7 @@ fn subscriptions_that_cannot_be_carried_out_are_told() {
     // A missing program follows from the missing directory and is not reported separately.
     set("handler_cmd = './agent.sh'");
     world.db().execute_batch("UPDATE consumers SET cwd = '/no/such/place'").unwrap();
-    found_and_told(
+    found_and_not_repaired(
         &world,
         "error: the working directory of 'bot', /no/such/place, is gone - fix that, or \
          `thread unsubscribe` it and subscribe it again",
@@ -485,7 +485,7 @@ fn subscriptions_that_cannot_be_carried_out_are_told() {
 }
 
 #[test]
-fn programs_that_are_gone_are_told() {
+fn missing_programs_are_reported() {
     let world = with_events();
     world.script("here.sh", "true");
     world.write("text", "");
@@ -512,12 +512,12 @@ fn programs_that_are_gone_are_told() {
     ] {
         set(handler).unwrap();
         let problem = format!("the handler of 'bot' begins with '{word}', which the shell cannot run");
-        found_and_told(&world, &format!("error: {problem} - {fix}"));
+        found_and_not_repaired(&world, &format!("error: {problem} - {fix}"));
     }
 }
 
 #[test]
-fn a_notifier_that_cannot_be_run_is_told() {
+fn a_notifier_that_cannot_be_run_is_reported() {
     let world = with_events();
     let with = |notifier: &str| world.thread(["doctor"]).env("THREAD_NOTIFIER", notifier);
     for fine in ["off", "embedded", "cat", "/bin/sh"] {

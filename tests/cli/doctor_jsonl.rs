@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use thread_testkit::{Dice, World, ids, names, skipped, wait_until};
 
-use crate::doctor::{assert_healthy, findings, found_and_repaired, found_and_told};
+use crate::doctor::{assert_healthy, findings, found_and_not_repaired, found_and_repaired};
 
 const DONE: &str = "it was rewritten from the table";
 
@@ -167,7 +167,7 @@ fn with_sealed() -> World {
 }
 
 #[test]
-fn a_fault_in_a_sealed_file_is_told_and_no_sealed_file_is_rewritten() {
+fn a_fault_in_a_sealed_file_is_reported_and_no_sealed_file_is_rewritten() {
     type Change = fn(&mut Vec<String>);
     let world = with_sealed();
     let files = files(&world);
@@ -183,7 +183,7 @@ fn a_fault_in_a_sealed_file_is_told_and_no_sealed_file_is_rewritten() {
     for (fault, line) in table {
         change(&world, sealed, fault);
         let damaged = world.read(sealed);
-        found_and_told(
+        found_and_not_repaired(
             &world,
             &format!(
                 "error: line {line} of {name} is not an event whose id is higher than the one before - inspect \
@@ -215,7 +215,7 @@ fn sealed_files_count_as_long_as_they_are_there() {
     world.push("another");
     assert_eq!(world.jsonl().len(), 6);
     assert_healthy(&world);
-    // Without the files and the state, nothing shows that they existed.
+    // Without the files and the state, there is no trace of them.
     fs::remove_file(world.path("inbox/run/_jsonl")).unwrap();
     found_and_repaired(&world, "error", "events.jsonl differs from the table from line 1 on", DONE);
     world.assert_log_is_exact();
@@ -276,7 +276,7 @@ fn one_lost_event_is_noticed_by_its_time_when_its_id_is_given_again() {
 }
 
 #[test]
-fn an_older_database_put_back_before_the_last_sealed_file_is_told_until_it_is_repaired() {
+fn a_database_older_than_the_last_sealed_file_is_reported_until_it_is_repaired() {
     // The following pushes reuse the last id of the sealed file (1), or do not reach it yet (4).
     for lost in [1, 4] {
         let world = with_database_aside();
@@ -356,7 +356,7 @@ fn a_storm_of_pushes_batches_and_reads_is_no_fault() {
 }
 
 #[test]
-fn a_repair_in_a_storm_of_pushes_disturbs_nobody() {
+fn a_repair_in_a_storm_of_pushes_makes_no_push_fail() {
     let world = with_ten();
     let storm = "while ! [ -e end ]; do thread push --source self --type message --content x || exit 1; done";
     let running: Vec<_> = [storm, storm].map(|script| world.sh(script).spawn()).into();

@@ -117,7 +117,7 @@ fn an_old_directory_can_be_pruned() {
 }
 
 #[test]
-fn what_stands_only_in_its_wal_is_read() {
+fn events_that_are_only_in_the_old_wal_are_read() {
     let (world, conn) = old_thread("wal");
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).unwrap();
     drop(conn);
@@ -126,7 +126,7 @@ fn what_stands_only_in_its_wal_is_read() {
 }
 
 #[test]
-fn it_may_still_have_the_directory_open() {
+fn the_earlier_implementation_may_still_have_the_directory_open() {
     let (world, conn) = old_thread("wal");
     let mut push = conn.prepare(PUSH).unwrap();
     assert_works(&world);

@@ -60,7 +60,7 @@ fn cursor(world: &World) -> i64 {
 }
 
 #[test]
-fn what_was_under_way_is_skipped_on_request_only() {
+fn a_run_under_way_is_skipped_on_request_only() {
     let stdin: &[&str] = &["--deliver", "stdin", "--batch-size", "2"];
     for (options, skipped) in [(stdin, 2), (&[][..], 3)] {
         let world = at_work("touch began; exec sleep 1000", options);
@@ -77,7 +77,7 @@ fn what_was_under_way_is_skipped_on_request_only() {
 }
 
 #[test]
-fn so_is_a_batch_that_waits_for_its_retry() {
+fn a_batch_that_waits_for_its_retry_is_skipped_on_request() {
     let single: &[&str] = &["--deliver", "stdin", "--batch-size", "1", "--backoff", "1h"];
     let batch: &[&str] = &["--deliver", "stdin", "--batch-size", "2", "--backoff", "1h"];
     let wake: &[&str] = &["--backoff", "1h"];
@@ -90,7 +90,7 @@ fn so_is_a_batch_that_waits_for_its_retry() {
 }
 
 #[test]
-fn so_is_a_run_whose_supervisor_was_killed() {
+fn a_run_whose_supervisor_was_killed_is_skipped_on_request() {
     let world = at_work("touch began; exec sleep 1000", &["--deliver", "stdin"]);
     wait_until("the handler's record", || !world.run_state("bot", "$.handler").is_null());
     world.kill_supervisor("bot");

@@ -144,7 +144,7 @@ fn consumers_whose_names_differ_in_case_run_at_the_same_time() {
 }
 
 #[test]
-fn they_also_do_on_a_case_insensitive_file_system() {
+fn consumers_whose_names_differ_in_case_work_on_a_case_insensitive_file_system() {
     let world = World::new();
     // Exit code 77: such a file system is not available here.
     let mount = "exec 2>refused; truncate -s 64m image && mkfs.ext4 -q -O casefold image && \
@@ -164,12 +164,12 @@ fn they_also_do_on_a_case_insensitive_file_system() {
 }
 
 #[test]
-fn between_the_runs_of_a_backlog_the_lock_is_never_free_and_what_a_run_left_has_no_part_in_it() {
+fn during_a_backlog_the_lock_is_never_free_and_background_processes_do_not_hold_it() {
     const EVENTS: usize = 40;
     let world = World::with_thread();
     let line = r#"{"source":"self","type":"message","content":"x"}"#.to_owned() + "\n";
     world.off(["push", "--batch"]).stdin(line.repeat(EVENTS)).quiet();
-    // What the runs leave behind ends when this test does.
+    // The background processes that the runs leave end with this test.
     world.write("guard", "");
     let handler = "while [ -e guard ]; do sleep 0.1; done & echo $! >>left";
     world.off(["subscribe", "bot", handler, "--deliver", "stdin", "--batch-size", "1"]).ok();
@@ -177,10 +177,11 @@ fn between_the_runs_of_a_backlog_the_lock_is_never_free_and_what_a_run_left_has_
     let log = || world.read("inbox/logs/thread.log");
     wait_until("the first run", || log().contains(" spawned "));
     let last = format!("acked={EVENTS}\n");
-    // Before the end, whoever tries the lock is turned away. Then it is free, though all that was left lives.
+    // Until the last run has ended, nobody can take the lock. Then it is free, though all background processes still
+    // run.
     wait_until("a free lock", || {
         let lock = File::open(world.path("inbox/run/bot.lock")).unwrap();
-        // So often that no gap goes unnoticed.
+        // Often enough to notice any gap.
         (0..1000).any(|_| lock.try_lock().is_ok())
     });
     assert!(log().contains(&last), "free before the last run had ended: {}", log());

@@ -26,7 +26,7 @@ fn the_program_takes_the_place_of_thread() {
 }
 
 #[test]
-fn it_has_no_signal_ignored_that_the_caller_had_not() {
+fn no_signal_is_ignored_unless_the_caller_ignores_it() {
     let world = World::new();
     world.script("bin/thread-ignored", "sed -n 's/^Sig\\(Blk\\|Ign\\):\\s*//p' /proc/self/status");
     let masks = |run: Run| {
@@ -41,7 +41,7 @@ fn it_has_no_signal_ignored_that_the_caller_had_not() {
 }
 
 #[test]
-fn what_stands_before_the_name_is_handed_on() {
+fn options_before_the_name_are_passed_on() {
     let world = World::with_thread();
     world.script("bin/thread-where", "pwd -P; echo \"${THREAD_DIR-unset} $*\"");
     fs::create_dir_all(world.path("work/deep")).unwrap();
@@ -63,7 +63,7 @@ fn what_stands_before_the_name_is_handed_on() {
 }
 
 #[test]
-fn beside_the_program_goes_before_path() {
+fn programs_next_to_thread_take_precedence_over_path() {
     let world = World::new();
     fs::create_dir(world.path("own")).unwrap();
     let own = world.path("own/thread");
@@ -81,7 +81,7 @@ fn beside_the_program_goes_before_path() {
 }
 
 #[test]
-fn a_place_with_a_scheme_belongs_to_the_program_of_that_scheme() {
+fn a_location_with_a_scheme_belongs_to_the_program_of_that_scheme() {
     let world = World::new();
     world.script("bin/thread-demo", "printf '<%s>' \"$@\"; cat; exit 42");
     let handed_over = |run: Run, arguments: &str| {
@@ -91,7 +91,7 @@ fn a_place_with_a_scheme_belongs_to_the_program_of_that_scheme() {
     handed_over(world.thread(["push", "-t", place, "-"]), &format!("<push><-t><{place}><->"));
     handed_over(world.thread(["info"]).env("THREAD_DIR", place), "<info>");
     handed_over(world.thread(["init", place, "--json"]), &format!("<init><{place}><--json>"));
-    // The program does that.
+    // The program of the scheme does that.
     handed_over(
         world.thread(["-C", "gone", "pop", "bot", "-t", place]),
         &format!("<-C><gone><pop><bot><-t><{place}>"),
@@ -102,15 +102,15 @@ fn a_place_with_a_scheme_belongs_to_the_program_of_that_scheme() {
         "Error: this program does not know locations that begin with nowhere:// - install the program \
          thread-nowhere, or name the thread's directory"
     );
-    // External commands get it as it is.
+    // External commands get the location unchanged.
     world.script("bin/thread-where", "echo \"$THREAD_DIR\"");
     assert_eq!(world.thread(["-t", place, "where"]).quiet(), format!("{place}\n"));
 }
 
 #[test]
-fn a_place_whose_program_is_not_installed_is_refused() {
+fn a_location_whose_program_is_not_installed_is_refused() {
     let world = World::new();
-    // Beside the built binary there is one.
+    // There is one next to the built binary.
     fs::create_dir(world.path("own")).unwrap();
     copy_program(&world, &world.path("own/thread"));
     let place = "postgres://queue@db.example/agents#inbox";

@@ -111,7 +111,7 @@ fn dispatch_does_not_revive_a_stalled_consumer_but_a_newer_event_does() {
 }
 
 #[test]
-fn a_program_that_cannot_be_run_stalls_at_once_and_holds_up_nobody_else() {
+fn a_program_that_cannot_be_run_stalls_at_once_and_holds_up_no_other_consumer() {
     let world = World::with_thread();
     world.write("plain-file", "#!/bin/sh\n");
     world.subscribe("missing", "no-such-program --at all", &["--backoff", "1d"]);
@@ -132,7 +132,7 @@ fn a_program_that_cannot_be_run_stalls_at_once_and_holds_up_nobody_else() {
 }
 
 #[test]
-fn what_other_programs_broke_is_told_in_info_and_log_and_holds_up_nobody_else() {
+fn a_consumer_broken_by_other_programs_is_reported_and_holds_up_no_other() {
     let world = World::with_thread();
     for (consumer, handler) in [("filter", "true"), ("handler", "true"), ("fine", "cat >> got")] {
         world.subscribe(consumer, handler, &["--deliver", "stdin"]);
@@ -261,7 +261,7 @@ fn resume_ends_a_wait_a_stall_and_a_pause_and_starts_afresh() {
 }
 
 #[test]
-fn a_paused_consumer_is_not_started_and_its_run_goes_on() {
+fn a_paused_consumer_is_not_started_and_its_run_continues() {
     let world = World::with_thread();
     let handler = "touch up; while [ ! -e go ]; do sleep 0.02; done; cat >> got";
     world.subscribe("bot", handler, &["--deliver", "stdin"]);

@@ -99,7 +99,7 @@ fn a_run_rewound_from_outside_acknowledges_nothing() {
 }
 
 #[test]
-fn a_rewind_is_kept_though_the_run_has_acknowledged_meanwhile() {
+fn a_rewind_during_a_run_is_kept_though_the_run_has_acknowledged() {
     let handler = "cat >>got; [ -e calm ] && exit 0; thread ack --event-id 3; touch up; \
                    while [ ! -e go ]; do sleep 0.02; done";
     let world = stdin_world(handler, &[]);
@@ -128,7 +128,7 @@ fn a_run_that_outlives_its_subscription_changes_nothing() {
 }
 
 #[test]
-fn a_subscription_made_anew_during_a_run_is_looked_at_afresh() {
+fn a_consumer_subscribed_again_during_a_run_gets_all_events_in_a_run_of_its_own() {
     let world = stdin_world("touch up; while [ ! -e go ]; do sleep 0.02; done; cat >> old", &[]);
     push_many(&world, 2, |n| n.to_string());
     world.wait_for_file("up");

@@ -110,7 +110,7 @@ fn a_path_cannot_forge_a_line_either() {
 }
 
 #[test]
-fn the_oldest_pending_event_and_the_last_run_are_told_to_programs_and_people() {
+fn the_oldest_pending_event_and_the_last_run_are_shown_in_both_forms() {
     let world = World::with_thread();
     world.push("one");
     world.push("two");
@@ -140,7 +140,7 @@ fn the_oldest_pending_event_and_the_last_run_are_told_to_programs_and_people() {
 }
 
 #[test]
-fn the_threads_own_figures_are_told_to_programs() {
+fn the_threads_own_figures_are_in_the_json() {
     let world = World::with_thread();
     for content in ["one", "two"] {
         world.push(content);
@@ -205,7 +205,7 @@ fn a_large_thread_with_many_consumers_is_counted_as_exactly() {
 }
 
 #[test]
-fn what_a_filter_fails_on_is_logged_whoever_meets_it_first() {
+fn an_event_on_which_a_filter_fails_is_logged_once_by_whichever_command() {
     for first in ["info", "prune", "subscribe"] {
         let world = World::with_thread();
         let push = ["push", "--source", "self", "--type", "record", "--content", "no json"];
@@ -240,7 +240,7 @@ fn a_backoff_whose_supervisor_was_killed_is_reported() {
     let after = world.consumer("bot");
     assert_eq!((&after["state"], &after["reason"]), (&"waiting".into(), &"interrupted".into()), "{after}");
     assert_eq!((&after["next_try"], &after["unattended"]), (&before["next_try"], &true.into()));
-    // A time that has passed says nothing where nobody is at work.
+    // No "next try" in the past is shown where no supervisor runs.
     world.set_run_state("bot", "$.next_try", "2026-01-01T00:00:00Z");
     assert_eq!(world.consumer("bot").get("next_try"), None);
     let text = world.thread(["info"]).quiet();

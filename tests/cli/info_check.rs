@@ -96,7 +96,7 @@ fn a_consumer_that_does_not_keep_up_is_reported() {
 }
 
 #[test]
-fn what_nobody_takes_from_a_consumer_without_a_handler_is_reported_when_it_is_old() {
+fn old_events_that_nobody_takes_from_a_consumer_without_a_handler_are_reported() {
     let world = World::with_thread();
     world.thread(["subscribe", "--consumer", "reader", "--no-handler"]).quiet();
     world.off(["push", "--source", "self", "--type", "message", "--content", "x"]).quiet();
@@ -106,13 +106,13 @@ fn what_nobody_takes_from_a_consumer_without_a_handler_is_reported_when_it_is_ol
     let said = check(&world, &[]).unwrap();
     assert!(said.starts_with("reader: unattended (2 events pending, and not taken for "), "{said}");
     assert_eq!(check(&world, &["--max-pending", "2", "--max-age", "80000h"]), None);
-    // Somebody has taken one just now.
+    // A reader has just taken one.
     world.thread(["ack", "--consumer", "reader", "--event-id", "1"]).quiet();
     assert_eq!(check(&world, &[]), None);
 }
 
 #[test]
-fn dead_letters_and_events_on_which_a_filter_failed_are_told() {
+fn dead_letters_and_events_on_which_a_filter_failed_are_reported() {
     let world = World::with_thread();
     let options = ["--deliver", "stdin", "--max-attempts", "1", "--filter", "content = 'bad'"];
     world.subscribe("shop", "exit 3", &options);

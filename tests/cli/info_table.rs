@@ -173,7 +173,7 @@ fn a_handler_of_many_lines_makes_nothing_wide_and_what_is_cut_bears_a_mark() {
 }
 
 #[test]
-fn a_handler_that_acknowledges_nothing_is_told_plainly() {
+fn a_handler_that_acknowledges_nothing_is_reported_plainly() {
     let world = World::with_thread();
     world.subscribe("bot", "true", &["--backoff", "1h"]);
     world.subscribe("failing", "exit 3", &["--backoff", "1h"]);

@@ -173,7 +173,7 @@ fn a_pusher_killed_anywhere_leaves_a_log_that_the_next_push_makes_exact() {
 }
 
 #[test]
-fn a_killed_rotation_is_carried_on() {
+fn a_killed_rotation_is_completed() {
     let world = World::with_thread();
     push_many(&world, 10_001);
     // The state that a writer leaves when it is killed right after the rename.
@@ -235,7 +235,7 @@ fn a_long_time_of_another_program_does_not_make_every_push_read_the_log() {
     world.sh(keyed).quiet();
     world.db().execute(insert, ["2026-03-18 ".repeat(1000)]).unwrap();
     world.sh(keyed).quiet();
-    // A shell's count of bytes read includes its reaped children.
+    // The shell's count of bytes read includes its reaped children.
     let read = world.sh(&format!("{keyed}; cat /proc/$$/io")).ok();
     let Some(read) = read.lines().find_map(|line| line.strip_prefix("rchar: ")) else {
         return skipped("a system that counts what processes read");
@@ -403,7 +403,7 @@ fn a_thread_copied_with_its_directory_is_a_thread_of_its_own() {
 const LOG_LINE: &str = "[2026-03-18T10:30:00.123Z] [INFO] dispatch: by hand\n";
 
 #[test]
-fn a_log_of_more_than_ten_thousand_lines_is_set_aside_by_the_next_push() {
+fn a_thread_log_of_more_than_ten_thousand_lines_is_rotated_by_the_next_push() {
     let world = World::with_thread();
     let logs = || rotated(&world, "inbox/logs", "thread");
     world.write("inbox/logs/thread.log", LOG_LINE.repeat(10_000));
@@ -429,7 +429,7 @@ fn a_log_of_more_than_ten_thousand_lines_is_set_aside_by_the_next_push() {
 }
 
 #[test]
-fn a_log_is_counted_anew_when_what_was_counted_is_not_known() {
+fn a_log_is_counted_again_when_the_stored_count_is_unusable() {
     let world = World::with_thread();
     for state in ["", "garbage", "1 2 3", "-1", "99999999999999999999 1 1"] {
         world.write("inbox/logs/thread.log", LOG_LINE.repeat(10_001));
@@ -442,7 +442,7 @@ fn a_log_is_counted_anew_when_what_was_counted_is_not_known() {
 }
 
 #[test]
-fn an_older_database_put_back_beside_a_newer_copy_is_copied_again() {
+fn an_older_database_put_back_next_to_a_newer_log_is_logged_again() {
     let world = World::with_thread();
     for n in 1..=3 {
         world.push(&format!("kept {n}"));

@@ -179,7 +179,7 @@ fn peek_follow_alone_begins_at_the_end() {
 }
 
 #[test]
-fn follow_goes_on_after_what_is_there() {
+fn follow_continues_after_the_existing_events() {
     let world = World::with_thread();
     let line = "{\"source\":\"self\",\"type\":\"record\",\"content\":\"x\"}\n";
     world.thread(["push", "--batch"]).stdin(line.repeat(250)).quiet();
@@ -209,7 +209,7 @@ fn pop_follow_leaves_the_cursor_to_ack() {
 }
 
 #[test]
-fn a_limit_ends_a_following() {
+fn a_limit_ends_a_follower() {
     let (world, live) = followed(&["peek", "--last-event-id", "0", "--follow", "--limit", "3"]);
     for _ in 0..4 {
         world.push("x");
@@ -279,7 +279,7 @@ fn thousands_of_events_between_two_looks_come_once_and_in_order() {
 }
 
 #[test]
-fn a_reader_that_goes_ends_it_also_when_nothing_comes() {
+fn a_follower_ends_with_its_reader_even_if_no_event_comes() {
     let world = World::with_thread();
     world.push("x");
     world.idle_consumer("bot", "");
@@ -306,7 +306,7 @@ fn a_reader_that_goes_ends_it_also_when_nothing_comes() {
 }
 
 #[test]
-fn an_interrupt_ends_it_at_once_and_quietly() {
+fn an_interrupt_ends_a_follower_at_once_and_quietly() {
     let (_world, live) = followed_peek();
     live.signal(Signal::INT);
     let (status, lines, stderr) = live.end();

@@ -1,4 +1,4 @@
-//! Messages about wrong or odd usage: each says what to do instead.
+//! Messages about wrong or unusual usage: each says what to do instead.
 
 use thread_testkit::World;
 

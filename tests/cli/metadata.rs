@@ -98,7 +98,7 @@ fn metadata_that_is_no_object_is_exit_2_and_stores_nothing() {
 }
 
 #[test]
-fn it_stands_after_the_content_and_only_where_there_is_some() {
+fn metadata_is_printed_after_the_content_and_only_if_there_is_any() {
     let world = World::with_thread();
     push(&world, &[]).quiet();
     push(&world, &["--meta", "a=b"]).quiet();
@@ -112,7 +112,7 @@ fn it_stands_after_the_content_and_only_where_there_is_some() {
 }
 
 #[test]
-fn batch_lines_may_carry_it() {
+fn batch_lines_may_have_metadata() {
     let world = World::with_thread();
     let line = |metadata: &str| {
         format!("{{\"source\":\"s\",\"type\":\"record\",\"metadata\":{metadata},\"content\":\"x\"}}\n")
@@ -132,7 +132,7 @@ fn batch_lines_may_carry_it() {
 }
 
 #[test]
-fn filters_can_ask_for_it() {
+fn filters_can_use_metadata() {
     let world = World::with_thread();
     push(&world, &[]).quiet();
     push(&world, &["--meta", "run_id=run_17", "--meta", "stage=plan"]).quiet();
@@ -147,7 +147,7 @@ fn filters_can_ask_for_it() {
 }
 
 #[test]
-fn a_handler_gets_it_on_stdin() {
+fn a_handler_gets_metadata_on_stdin() {
     let world = World::with_thread();
     world.thread(["subscribe", "--consumer", "bot", "--deliver", "stdin", "--handler", "cat >got"]).quiet();
     push(&world, &["--meta", "reply_to=7"]).quiet();
@@ -157,7 +157,7 @@ fn a_handler_gets_it_on_stdin() {
 }
 
 #[test]
-fn it_survives_peek_into_push() {
+fn metadata_survives_peek_into_push() {
     let world = World::with_thread();
     world.thread(["init", "other"]).quiet();
     push(&world, &["--metadata", "{\"n\":1.0,\"s\":\"é\\n\",\"o\":{}}"]).quiet();

@@ -93,7 +93,7 @@ fn a_hundred_followers_miss_nothing() {
 }
 
 #[test]
-fn waiters_are_told_when_the_jsonl_log_is_up_to_date_and_before_the_notifier_is_asked() {
+fn waiters_are_notified_when_the_jsonl_log_is_up_to_date_and_before_the_notifier_is_called() {
     let world = World::with_thread();
     world.script("bin/notifier", "[ -e inbox/run/_commit ] && cp inbox/events.jsonl told; exit 0");
     // The file is created again when it is touched, so its existence shows that notice was given.
@@ -162,7 +162,7 @@ fn waiting_takes_no_processor_time() {
                 (cpu(pid) - before, sleeps(pid) - slept, began.elapsed().as_secs_f64());
             let (in_a_minute, a_second) = (cpu as f64 / 1e6 * 60.0 / seconds, slept as f64 / seconds);
             spent.push((in_a_minute, a_second));
-            // A look a second takes 20 ms in a minute, and more where others have taken the processor's caches.
+            // One query a second takes 20 ms in a minute, and more when other processes evict the caches.
             in_a_minute <= 200.0 && a_second <= 3.0
         });
         eprintln!("an idle waiter, ms in a minute and sleeps in a second: {spent:?}");

@@ -362,7 +362,7 @@ fn off_starts_nothing_until_somebody_dispatches() {
 }
 
 #[test]
-fn a_notifier_that_is_not_there_is_logged_and_done_without() {
+fn a_missing_notifier_is_logged_and_the_push_dispatches_by_itself() {
     let world = World::with_thread();
     take_all(&world, "worker");
     let push = push_run(&world, "self", "x").env("THREAD_NOTIFIER", "/nowhere/notifier");
@@ -374,7 +374,7 @@ fn a_notifier_that_is_not_there_is_logged_and_done_without() {
 }
 
 #[test]
-fn a_notifier_that_fails_is_logged_and_done_without() {
+fn a_notifier_that_fails_is_logged_and_the_push_dispatches_by_itself() {
     for (ending, said) in
         [("exit 7", "exit status: 7"), ("exit 2", "exit status: 2"), ("kill -9 $$", "signal: 9 (SIGKILL)")]
     {
@@ -456,7 +456,7 @@ fn open_files(pid: u32) -> Vec<PathBuf> {
     fds.filter_map(|fd| fs::read_link(fd.path()).ok()).collect()
 }
 
-/// Pushes until a watchdog could be stopped during its wait. Returns it and the number of pushes.
+/// Pushes until a watchdog can be stopped during its wait. Returns its pid and the number of pushes.
 fn stopped_watchdog(world: &World) -> (Pid, usize) {
     let (mut found, mut pushes) = (None, 0);
     wait_until("a watchdog to be stopped", || {
@@ -498,7 +498,7 @@ fn a_task_that_the_notifier_accepts_but_does_not_run_is_done_a_second_later() {
 }
 
 #[test]
-fn a_thread_has_one_watchdog_and_it_sees_what_was_pushed_meanwhile() {
+fn a_thread_has_one_watchdog_which_sees_events_pushed_during_its_wait() {
     let world = World::with_thread();
     take_all(&world, "worker");
     recorder(&world, "exit 1");

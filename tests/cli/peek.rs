@@ -67,7 +67,7 @@ fn an_event_on_which_the_filter_errs_does_not_match_and_hides_nothing() {
 }
 
 #[test]
-fn what_is_no_filter_is_exit_2() {
+fn an_invalid_filter_is_exit_2() {
     let world = world();
     for bad in [
         "type =",

@@ -37,7 +37,7 @@ fn pop_prints_what_matches_past_the_cursor_oldest_first() {
 }
 
 #[test]
-fn pop_prints_the_lines_of_the_copy() {
+fn pop_prints_the_lines_of_the_log() {
     let world = world();
     let printed = world.thread(["pop", "--consumer", "all", "--last-event-id", "0"]).quiet();
     assert_eq!(printed.lines().collect::<Vec<_>>(), world.jsonl());
@@ -84,7 +84,7 @@ fn the_limit_counts_matching_events() {
 }
 
 #[test]
-fn a_hundred_events_are_printed_unless_said_otherwise() {
+fn a_hundred_events_are_printed_by_default() {
     let world = World::with_thread();
     let line = "{\"source\":\"self\",\"type\":\"record\",\"content\":\"x\"}\n";
     world.thread(["push", "--batch"]).stdin(line.repeat(150)).quiet();
@@ -126,7 +126,7 @@ fn on_an_empty_thread_any_cursor_is_clamped_to_nothing() {
 }
 
 #[test]
-fn resume_goes_on_from_the_stored_cursor_and_changes_nothing() {
+fn resume_continues_from_the_stored_cursor_and_changes_nothing() {
     let world = world();
     let resume = || ids(&world.thread(["pop", "--consumer", "bot", "--resume"]).quiet());
     assert_eq!(resume(), [1, 3, 5]);

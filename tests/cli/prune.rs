@@ -498,7 +498,7 @@ fn a_removed_log_is_rebuilt_from_the_table() {
 }
 
 #[test]
-fn sealing_goes_on_where_everything_was_pruned() {
+fn sealing_continues_where_everything_was_pruned() {
     let world = world_with(10_001);
     let before = world.table_as_jsonl();
     assert_eq!(world.off(["prune", "--before-id", "100000"]).quiet(), "10001\n");
@@ -513,7 +513,7 @@ fn sealing_goes_on_where_everything_was_pruned() {
 }
 
 #[test]
-fn readers_go_on_past_what_was_pruned() {
+fn readers_continue_past_pruned_events() {
     let world = world_with(10);
     world.idle_consumer("bot", "");
     world.off(["ack", "--consumer", "bot", "--event-id", "6"]).quiet();

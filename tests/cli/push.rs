@@ -129,7 +129,7 @@ fn content_from_a_stdin_that_is_closed_is_no_empty_event() {
     // An explicit empty input is accepted.
     assert_eq!(world.sh(&format!("{push} </dev/null")).quiet(), "1\n");
     assert_eq!(world.sh("thread push --source s --type message --content '' <&-").quiet(), "2\n");
-    // A closed stdin is no empty batch either.
+    // A closed stdin is not an empty batch either.
     for push in ["thread push --batch", "thread push --lines"] {
         let error = world.sh(&format!("{push} <&-")).fails(1);
         assert!(error.contains("stdin, which is closed") && error.contains("nothing was stored"), "{error}");
@@ -264,7 +264,7 @@ fn a_closed_stdout_does_not_fail_a_push() {
 }
 
 #[test]
-fn trouble_with_the_copy_is_a_warning_and_the_next_push_mends_it() {
+fn a_log_that_cannot_be_written_is_a_warning_and_the_next_push_repairs_it() {
     for in_the_way in ["inbox/events.jsonl", "inbox/run/_jsonl"] {
         let world = World::with_thread();
         assert_eq!(world.push("before"), 1);
@@ -288,7 +288,7 @@ fn trouble_with_the_copy_is_a_warning_and_the_next_push_mends_it() {
 }
 
 #[test]
-fn a_batch_with_trouble_in_the_copy_is_stored_too() {
+fn a_batch_is_stored_though_the_log_cannot_be_written() {
     let world = World::with_thread();
     fs::remove_file(world.path("inbox/events.jsonl")).unwrap();
     fs::create_dir(world.path("inbox/events.jsonl")).unwrap();

@@ -104,7 +104,7 @@ fn of_ten_pushes_at_once_one_stores() {
 }
 
 #[test]
-fn a_repeated_push_mends_the_copy_and_wakes() {
+fn a_repeated_push_repairs_the_log_and_wakes_consumers() {
     let world = World::with_thread();
     take_all(&world, "bot");
     push(&world, "k", "x").env("THREAD_NOTIFIER", "off").quiet();
@@ -154,7 +154,7 @@ fn a_conflict_in_a_batch_stores_nothing() {
 }
 
 #[test]
-fn a_repeated_batch_mends_the_copy() {
+fn a_repeated_batch_repairs_the_log() {
     let world = World::with_thread();
     let batch = || world.thread(["push", "--batch"]).stdin(line("a", "x") + &line("b", "x")).quiet();
     batch();

@@ -103,7 +103,7 @@ fn sealed_parts_of_the_jsonl_log_go_when_they_are_old_enough() {
 }
 
 #[test]
-fn info_tells_what_a_thread_takes() {
+fn info_shows_how_much_space_a_thread_takes() {
     let world = World::with_thread();
     world.subscribe("bot", "cat", &["--deliver", "stdin"]);
     world.push("x");

@@ -1,7 +1,7 @@
 use serde_json::Value;
 use thread_testkit::{World, ids, take_all, wait_until};
 
-/// Five events, a second apart, and a consumer of all of them.
+/// Five events, one second apart, and a consumer of all of them.
 fn world() -> World {
     let world = World::with_thread();
     for n in 1..=5 {
@@ -22,7 +22,7 @@ fn next(world: &World) -> Vec<i64> {
 }
 
 #[test]
-fn seek_goes_to_a_place_and_prints_where_the_cursor_stands() {
+fn seek_moves_the_cursor_and_prints_its_position() {
     let world = world();
     for (to, stands) in [("latest", 5), ("earliest", 0), ("3", 3), ("0", 0), ("5", 5)] {
         assert_eq!(seek(&world, to), format!("{stands}\n"));
@@ -76,7 +76,7 @@ fn json_names_the_consumer_and_the_cursor() {
 }
 
 #[test]
-fn a_place_past_the_end_is_the_end_so_that_nothing_future_is_skipped() {
+fn a_position_past_the_end_is_the_end_so_that_nothing_future_is_skipped() {
     let world = world();
     let (stdout, stderr) = world.off(["seek", "--consumer", "bot", "--to", "99"]).ends_with(0);
     assert_eq!(stdout, "5\n");
@@ -117,7 +117,7 @@ fn an_unknown_consumer_is_exit_1() {
 }
 
 #[test]
-fn back_wakes_the_consumer_and_forward_does_not() {
+fn seeking_back_wakes_the_consumer_and_seeking_forward_does_not() {
     let world = World::with_thread();
     for _ in 0..3 {
         world.push("x");
@@ -151,7 +151,7 @@ fn seek_moves_a_consumer_that_cannot_be_woken_and_warns() {
 }
 
 #[test]
-fn back_starts_nothing_if_waking_is_off_or_the_consumer_is_paused() {
+fn seeking_back_starts_nothing_if_waking_is_off_or_the_consumer_is_paused() {
     let world = World::with_thread();
     world.push("x");
     take_all(&world, "bot");
@@ -165,7 +165,7 @@ fn back_starts_nothing_if_waking_is_off_or_the_consumer_is_paused() {
 }
 
 #[test]
-fn the_same_place_again_changes_nothing() {
+fn seeking_to_the_current_position_changes_nothing() {
     let world = world();
     seek(&world, "3");
     world.db().execute("UPDATE consumer_progress SET updated_at = 'marked'", []).unwrap();

@@ -95,7 +95,7 @@ fn of_eight_subscribes_at_once_exactly_one_wins() {
 }
 
 #[test]
-fn subscribing_again_goes_on_from_the_old_cursor() {
+fn subscribing_again_continues_from_the_old_cursor() {
     let world = World::with_thread();
     for n in 1..=3 {
         world.push(&format!("event {n}"));
@@ -109,7 +109,7 @@ fn subscribing_again_goes_on_from_the_old_cursor() {
 }
 
 #[test]
-fn what_is_no_filter_is_exit_2_and_registers_nobody() {
+fn an_invalid_filter_is_exit_2_and_registers_no_consumer() {
     let world = World::with_thread();
     let long = format!("source = '{}'", "x".repeat(70_000));
     for bad in [
@@ -304,10 +304,10 @@ fn replacing_keeps_what_is_not_named_and_says_what_changed() {
     assert_eq!((&consumer["deliver"], &consumer["batch_size"]), (&"stdin".into(), &7.into()));
     assert_eq!((&consumer["max_attempts"], &consumer["backoff"]), (&3.into(), &"1s,2s".into()));
     assert_eq!((&consumer["stall_after"], &consumer["env"]["KEY"]), (&Value::Null, &"value".into()));
-    // Also where it was subscribed from: elsewhere is not named.
+    // The working directory is kept too, although this command runs elsewhere.
     world.off(["subscribe", "bot", "--replace"]).dir("/").quiet();
     assert_eq!(world.consumer("bot")["cwd"], consumer["cwd"]);
-    // Nor is a missing handler: with one on stdin it would be refused.
+    // No handler counts as named here; otherwise `--deliver stdin` would be refused.
     world.off(["subscribe", "reader", "--no-handler"]).quiet();
     world.off(["subscribe", "reader", "--replace", "--deliver", "stdin"]).fails(2);
     world.off(["subscribe", "reader", "--replace", "--max-attempts", "2"]).ends_with(0);

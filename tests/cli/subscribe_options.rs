@@ -81,7 +81,7 @@ fn from_an_id_delivers_what_comes_after_it() {
 }
 
 #[test]
-fn the_handler_runs_where_subscribe_was_run_or_where_it_was_told() {
+fn the_handler_runs_where_subscribe_was_run_or_in_the_given_directory() {
     let world = World::with_thread();
     std::fs::create_dir_all(world.path("a/b")).unwrap();
     let handler = "pwd > where; cat > in";

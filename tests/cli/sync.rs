@@ -116,7 +116,7 @@ fn a_dead_letter_ends_a_synced_push() {
     assert!(stderr.starts_with("Error: event 1 is a dead letter of 'bot'; what was pushed is stored - "));
     let (_, stderr) = push(&world, "two", "1h").arg("--json").ends_with(1);
     assert!(stderr.ends_with(",\"code\":\"dead_letter\"}\n"), "{stderr}");
-    // Nothing came in time, which is another answer.
+    // A push that times out has a different answer.
     world.thread(["pause", "bot"]).quiet();
     world.subscribe("late", "exit 1", &["--deliver", "stdin", "--backoff", "1h"]);
     let (_, stderr) = push(&world, "three", "100ms").arg("--json").ends_with(3);

@@ -35,7 +35,7 @@ const CONSUMERS: &[&str] = &["fed", "popping", "picky", "judging"];
 
 const FILTER: &str = "content LIKE '%7'";
 
-/// Judges events that end with 13, alone in their batch, as bad, and fails once in a while.
+/// Reports an event that ends with 13 as bad if it is alone in its batch, and fails once in a while.
 const JUDGE: &str = "\
 cat >in-judging || exit\n\
 [ $(($$ % 9)) = 0 ] && exit 3\n\
@@ -264,7 +264,7 @@ impl Chaos {
         }
     }
 
-    /// Records what the thread takes, and looks whether that still grows.
+    /// Records how much space and memory the thread takes, and checks whether that still grows.
     fn weigh(&self) -> Vec<Weight> {
         let mut all = Vec::new();
         while self.goes_on() {

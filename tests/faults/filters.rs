@@ -7,8 +7,8 @@ use std::time::Duration;
 use thread::model::filter::{Filter, Scope};
 use thread_testkit::{World, long};
 
-/// Limits for one filter on one event: processor time, and the process's memory. The short form
-/// allows three times the time, because it runs beside other tests and may use a debug build.
+/// Limits for one filter on one event: processor time, and the process's memory. The short form allows three times the
+/// time, because it runs alongside other tests and may use a debug build.
 const TIME: Duration = Duration::from_secs(2);
 const MEMORY: u64 = 100_000_000;
 

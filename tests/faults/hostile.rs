@@ -136,7 +136,7 @@ fn look_at(path: &Path, seen: &mut Seen) {
     seen.insert(path.to_owned(), facts);
 }
 
-/// A thread in use, and beside it the files that must not change.
+/// A thread in use, and next to it the files that must not change.
 struct Scene {
     world: World,
 }

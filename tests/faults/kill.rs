@@ -103,7 +103,7 @@ fn a_rotation_killed_at_any_call_neither_loses_nor_doubles_a_line() {
 
 /// The command is delayed, not killed: for whatever it does next, it must hold the lock or check again.
 #[test]
-fn a_rotation_held_up_at_any_call_and_others_pushing_meanwhile_keep_the_log_exact() {
+fn a_rotation_delayed_at_any_call_while_others_push_keeps_the_log_exact() {
     if strace().is_none() {
         return;
     }
@@ -150,7 +150,7 @@ fn an_init_killed_at_any_call_can_be_run_again() {
 }
 
 #[test]
-fn a_migration_killed_at_any_call_is_carried_on() {
+fn a_migration_killed_at_any_call_is_completed() {
     kill_at_every_call(&Scene::migration(), (5, 1));
 }
 
@@ -208,7 +208,7 @@ fn after_a_push_killed_at_any_call_the_next_one_wakes_the_consumer_for_both() {
 /// After its commit, a push completes its remaining work: consumers may depend on it alone, and
 /// other pushes are turned away at the lock it holds.
 #[test]
-fn a_signal_after_the_commit_loses_nobodys_wake_up() {
+fn a_signal_after_the_commit_loses_no_wake_up() {
     let Some(strace) = strace() else { return };
     let world = World::with_thread();
     thread_testkit::take_all(&world, "bot");
@@ -301,7 +301,7 @@ fn a_round_of_random_kills(dice: &mut Dice, wanted: usize) -> usize {
             ));
         }
         kills += killed;
-        // The first push may have been slow, because other tests began beside it, or quick.
+        // The first push may have been slow, because other tests started at the same time, or fast.
         usual = match killed {
             0 => usual * 3 / 4,
             4 => usual * 5 / 4,

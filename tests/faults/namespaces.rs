@@ -111,7 +111,7 @@ fn a_run_in_another_container_is_shown_and_neither_started_twice_nor_repaired() 
 }
 
 #[test]
-fn stop_and_resume_are_heard_in_another_container() {
+fn stop_and_resume_work_across_containers() {
     let world = World::with_thread();
     let Some([a, b]) = two_containers(&world) else { return };
     at_work_in(&world, &a);

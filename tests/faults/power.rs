@@ -1,10 +1,9 @@
 //! Power cuts during pushes.
 //!
-//! `strace` records what a series of pushes writes, truncates, syncs, creates, renames and unlinks.
-//! Each prefix of the recording is replayed into a fresh folder in every state that a disk may have
-//! after the cut: syncing a file makes its bytes durable, syncing a directory makes its entries
-//! durable, and unsynced changes may or may not be there. What the real binary finds in such a
-//! folder is compared with what the pushers had been told by then.
+//! `strace` records what a series of pushes writes, truncates, syncs, creates, renames and unlinks. Each prefix of the
+//! recording is replayed into a fresh folder in every state that a disk may have after the cut: syncing a file makes
+//! its bytes durable, syncing a directory makes its entries durable, and unsynced changes may or may not be there. What
+//! the real binary finds in such a folder is compared with what had been acknowledged to the pushers by then.
 
 mod disk;
 mod record;

@@ -17,7 +17,7 @@ use crate::inject::EARLIER_SCHEMA;
 
 // --- Permissions ---------------------------------------------------------------------------------
 
-/// Collects the permission bits of everything below a directory, including files that vanish meanwhile.
+/// Collects the permission bits of everything below a directory; files may vanish in the meantime.
 fn modes(dir: &Path, found: &mut BTreeMap<PathBuf, u32>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let Ok(about) = fs::symlink_metadata(entry.path()) else { continue };
@@ -34,7 +34,7 @@ fn in_its_whole_life_nothing_of_a_thread_is_writable_by_others() {
         let world = World::new();
         let sh = |script: &str| world.sh(&format!("umask {umask}; {script}"));
         let over = AtomicBool::new(false);
-        // Every mode that anything ever had, as far as polling can tell.
+        // Every mode that any file ever had, as far as polling can tell.
         let seen = std::thread::scope(|scope| {
             let watcher = scope.spawn(|| {
                 let mut seen = BTreeMap::new();
@@ -210,7 +210,7 @@ fn a_user_with_read_permission_can_read_though_no_watermark_can_be_stored() {
 }
 
 #[test]
-fn on_a_read_only_file_system_its_owner_can_look_and_is_told_plainly_that_nothing_is_started() {
+fn on_a_read_only_file_system_the_owner_can_read_and_is_warned_that_nothing_is_started() {
     let world = World::new();
     let script = "export THREAD_DIR=\"$PWD/inbox\"; chmod 755 inbox\n\
          thread init inbox >/dev/null\n\
@@ -235,7 +235,7 @@ fn on_a_read_only_file_system_its_owner_can_look_and_is_told_plainly_that_nothin
 }
 
 #[test]
-fn an_older_thread_that_may_only_be_read_can_be_looked_at() {
+fn an_older_read_only_thread_can_be_read() {
     let Some(world) = shared_world() else { return };
     fs::create_dir_all(world.inbox().join("run")).unwrap();
     fs::create_dir_all(world.inbox().join("logs")).unwrap();

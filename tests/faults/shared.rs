@@ -48,11 +48,11 @@ fn two_users_with_a_group_each_take_turns_and_neither_is_locked_out() {
             "subscribe --consumer bot --deliver stdin --filter \"type = 'message'\" --handler 'cat >>seen'";
         run(OWNER, filtered).quiet();
         for turn in 0..turns {
-            // Whoever comes first creates files that the other one needs.
+            // The first user creates files that the second one needs.
             let [first, second] = if turn % 2 == 0 { [OWNER, COLLEAGUE] } else { [COLLEAGUE, OWNER] };
             for user in [first, second] {
                 let (_, said) = run(user, push).ends_with(0);
-                // Only the colleague is told that the owner's commands start the handlers.
+                // Only the colleague gets the note that the owner's commands start the handlers.
                 assert_eq!(said, if user == OWNER { "" } else { LEFT_TO_OWNER });
             }
             run(OWNER, "dispatch").quiet();

@@ -45,7 +45,7 @@ fn raw(pid: Pid) -> u32 {
     pid.as_raw_nonzero().get() as u32
 }
 
-/// A backlog costs its handler's runs, and little more for each: not a connection, and not a sync.
+/// A backlog costs little more than the runs of its handler: no connection and no sync for each run.
 #[test]
 fn a_backlog_is_handled_with_one_connection_and_a_sync_a_second() {
     let Some(strace) = strace() else { return };
@@ -193,7 +193,7 @@ fn a_run_that_ends_while_the_database_is_locked_is_recorded_afterwards() {
 /// The database is locked when the watchdog wants to check on the notifier, a second after it
 /// accepted the task.
 #[test]
-fn a_watchdog_rides_out_a_database_that_is_locked() {
+fn a_watchdog_waits_for_a_database_that_is_locked() {
     let world = World::with_thread();
     world.script("bin/notifier", "exit 0");
     world.subscribe("bot", "cat >>got", &["--deliver", "stdin"]);
@@ -233,7 +233,7 @@ fn a_push_that_the_watchdog_turns_away_is_served_all_the_same() {
 }
 
 #[test]
-fn a_supervisor_that_cannot_be_started_is_told_and_the_next_push_makes_up_for_it() {
+fn a_supervisor_that_cannot_be_started_is_reported_and_the_next_push_starts_one() {
     let Some(strace) = strace() else { return };
     let world = World::with_thread();
     world.off(["subscribe", "--consumer", "bot", "--handler", "cat >>got", "--deliver", "stdin"]).quiet();

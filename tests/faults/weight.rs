@@ -1,17 +1,17 @@
-//! What a thread and the processes that work for it take, looked at again and again.
+//! The space and memory that a thread and its processes take, sampled over time.
 
 use std::fs;
 use std::path::Path;
 
 use thread_testkit::World;
 
-/// One look, in bytes; a file or process that goes meanwhile counts as nothing.
+/// One sample, in bytes; a file or process that vanishes in the meantime counts as zero.
 pub struct Weight {
     /// The database and its WAL.
     database: u64,
-    /// What runs, and the open part of the JSONL log; its sealed parts are kept for ever.
+    /// The directory `run`, and the current file of the JSONL log; sealed files are kept for ever.
     others: u64,
-    /// Those of the handlers and of `thread`, which are renamed at 10 MiB.
+    /// The logs of the handlers and of `thread`, which are rotated at 10 MiB.
     logs: u64,
     /// Of the largest process.
     memory: u64,
@@ -47,8 +47,8 @@ fn resident(pid: u32) -> u64 {
     text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
 }
 
-/// Prints the means of the four quarters of a run. Where it was long, the last must not be above the third by more
-/// than a fifth, and a little for what little there is.
+/// Prints the means of the four quarters of a run. In a long run, the last must not exceed the third by more than a
+/// fifth and a small constant.
 pub fn print_and_check(all: &[Weight], long: bool) {
     check("bytes of the database", all.iter().map(|weight| weight.database), long.then_some(100_000));
     check("bytes of other files", all.iter().map(|weight| weight.others), long.then_some(1_000_000));

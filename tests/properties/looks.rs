@@ -1,4 +1,5 @@
-//! Looks, reads and scans in any order and grouping agree with evaluating the filter on each event alone.
+//! Searches for pending events, reads and scans in any order and grouping agree with evaluating the filter on each
+//! event alone.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -32,7 +33,8 @@ enum Step {
     Acknowledge(usize, Index),
     /// Subscribes again, with another filter.
     Subscribe(usize, usize),
-    /// Looks as a dispatch does (`late`: with an expired deadline), optionally without storing the watermark.
+    /// Looks for pending events as a dispatch does (`late`: with an expired deadline), optionally without storing the
+    /// watermark.
     Look {
         consumer: usize,
         late: bool,

@@ -106,7 +106,7 @@ proptest! {
                 prop_assert!(look.cut_short || look.first == expected.first().copied());
                 subscription = place.subscription(&consumer);
             }
-            // Looks as a dispatch does, and then reads as a pop does, from the stored watermark on.
+            // Looks for pending events as a dispatch does, and then reads as a pop does, from the stored watermark on.
             let look = place.look(&subscription);
             prop_assert_eq!(look.first, expected.first().copied(), "{:?}", filter);
             prop_assert_eq!((look.newest, look.cut_short), (newest, false));

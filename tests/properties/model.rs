@@ -1,4 +1,4 @@
-//! Compares a thread with a simple in-memory model, through random histories.
+//! Compares a thread with a simple in-memory model, over random histories.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -25,7 +25,7 @@ fn stdin() -> Options {
     Options { deliver: Deliver::Stdin, ..Options::default() }
 }
 
-/// A state in which nothing has its default.
+/// A state in which no field has its default.
 fn full() -> RunState {
     let process = ProcessId { pid: 7, start: 8, boot: "b".into(), namespace: 9 };
     RunState {
@@ -172,7 +172,7 @@ fn an_event_out_of_attempts_becomes_a_dead_letter() {
     let outcome = last_attempt(&running(5), &stdin(), 1);
     assert_eq!((outcome.dead_letter, outcome.state.phase), (Some((11, 5)), Phase::Idle));
     assert_eq!((outcome.state.attempts, outcome.state.dead_lettered), (0, 1));
-    // Not if the cursor was moved back meanwhile: the event may not be the next one any more.
+    // Not if the cursor was moved back in the meantime: the event may no longer be the next one.
     let rewound = Ended { cursor: 9, rewound: true, ..ended(Task::Single(11), Exit::Code(1), 10, true) };
     let outcome = apply_outcome(&running(5), &stdin(), &rewound);
     assert_eq!((outcome.dead_letter, outcome.state.phase), (None, Phase::Stalled));
@@ -188,7 +188,7 @@ fn dead_letters_without_a_success_between_them_end_in_a_stall() {
             assert_eq!((outcome.dead_letter, outcome.state.phase), (Some((11, 5)), Phase::Idle));
             state = outcome.state;
         }
-        // A judgment neither counts nor ends the row.
+        // An event judged bad neither counts towards the row of dead letters nor ends it.
         let judged = last_attempt(&state, &options, BAD_EVENT);
         assert_eq!((judged.dead_letter, judged.state.dead_streak), (Some((11, 5)), most));
         let outcome = last_attempt(&judged.state, &options, 1);
@@ -285,7 +285,7 @@ fn an_event_judged_bad_becomes_a_dead_letter_at_its_first_run() {
     let outcome = apply_outcome(&running(1), &stdin(), &judged);
     assert_eq!((outcome.dead_letter, outcome.state.phase), (Some((11, 1)), Phase::Idle));
     assert_eq!((outcome.state.attempts, outcome.state.dead_streak), (0, 0));
-    // Not if the cursor was moved back meanwhile: the event may not be the next one any more.
+    // Not if the cursor was moved back in the meantime: the event may no longer be the next one.
     let rewound = apply_outcome(&running(1), &stdin(), &Ended { rewound: true, ..judged });
     assert_eq!((rewound.dead_letter, rewound.state.phase), (None, Phase::Waiting));
     // Nor if the handler has acknowledged it, or pops for itself.

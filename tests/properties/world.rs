@@ -33,7 +33,7 @@ pub struct Place {
 
 impl Place {
     pub fn new() -> Place {
-        // In memory where that can be had: what is shown here does not depend on a disk, and syncs take time.
+        // In memory where possible: these tests do not depend on a disk, and syncs take time.
         let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let dir = Queue::init(folder.path().join("inbox")).unwrap();
         Place { queue: Queue::open(dir).unwrap(), _folder: folder }

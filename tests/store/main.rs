@@ -11,7 +11,7 @@ use thread_testkit::store::Fresh;
 fn on_disk() -> Fresh {
     let dir = tempfile::tempdir().unwrap();
     Queue::init(dir.path()).unwrap();
-    // It keeps the directory too.
+    // Keeps the directory alive too.
     Fresh::outliving(move || Box::new(Sqlite::open(&dir.path().join(DB)).unwrap()))
 }
 

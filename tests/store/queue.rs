@@ -1,4 +1,4 @@
-//! What `thread::Queue` adds to a store.
+//! The operations that `thread::Queue` adds to a store.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -68,7 +68,7 @@ fn the_newest_matching_events_are_found_from_the_end() {
     assert_eq!(newest(6, 1), [0; 0]);
     assert_eq!(newest(i64::MAX, 0), [0; 0]);
     assert_eq!(queue.newest_matching(None, 9001, 2).unwrap(), [9001, 2999]);
-    // The same within a time, which says how far it has got.
+    // The same with a time limit: the result says how far the search has got.
     let later = Instant::now() + Duration::from_secs(600);
     let mut until = |range, most| queue.newest_matching_until(sevens.as_ref(), range, most, later).unwrap();
     let found = until((0, i64::MAX), usize::MAX);
@@ -95,8 +95,8 @@ fn the_newest_matching_events_are_found_from_the_end() {
 }
 
 #[test]
-fn the_filter_of_a_stranger_is_cut_off_in_the_middle_of_an_event() {
-    // Each value takes about as long as its square says.
+fn the_filter_of_an_untrusted_client_is_cut_off_in_the_middle_of_an_event() {
+    // The time for each value grows with its square.
     let (_dir, mut queue) = thread_with(&["short", &format!("[{}1]", "1,".repeat(400_000)), "last"]);
     let slow = ["json_extract(content, '$[399999]') = 2"; 12].join(" OR ");
     let slow =
@@ -111,7 +111,7 @@ fn the_filter_of_a_stranger_is_cut_off_in_the_middle_of_an_event() {
         });
         remaining.map(|_| ids)
     };
-    // What was found by then is a page.
+    // The events found by then are a page.
     let mut whole = Vec::new();
     let began = Instant::now();
     while whole.len() < 2 {
@@ -132,12 +132,12 @@ fn the_filter_of_a_stranger_is_cut_off_in_the_middle_of_an_event() {
     assert_eq!((found.ids, found.from, found.is_cut_off), (vec![3], 3, true));
     assert!(matches!(backwards(2), Err(thread::Error::SlowFilter { after: 1 })));
     assert_eq!(backwards(1).unwrap().ids, [1]);
-    // The queue goes on as before.
+    // The queue still works.
     assert_eq!(queue.read(After(1), None).unwrap().len(), 2);
 }
 
 #[test]
-fn a_push_into_a_locked_database_fails_within_its_limit_and_reads_go_on() {
+fn a_push_into_a_locked_database_fails_within_its_limit_and_reads_continue() {
     let (dir, _) = thread_with(&["a"]);
     let other = lock(dir.path());
     let mut queue = Queue::open_waiting(dir.path(), SHORT).unwrap();
@@ -200,7 +200,7 @@ fn a_thread_for_small_events_takes_little_space_and_is_like_any_other() {
     assert_eq!(small, plain);
 }
 
-/// Set to the thread that [`a_huge_event_is_listed_without_being_loaded`] reads in a process of its own.
+/// The thread that [`a_huge_event_is_listed_without_being_loaded`] reads in a separate process.
 const THREAD: &str = "THREAD_WITH_HUGE_EVENT";
 const HUGE: usize = 80_000_000;
 

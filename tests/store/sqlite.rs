@@ -145,7 +145,7 @@ fn an_append_is_visible_only_when_complete_and_blocks_other_writers() {
                 put(&[message("b")]).map(drop)
             })
             .unwrap();
-        // The other writer's event may be there already.
+        // The other writer's event may be stored already.
         assert_eq!(ids(&mut reader)[..2], [1, 2]);
     });
     assert_eq!(ids(&mut reader), [1, 2, 3]);
