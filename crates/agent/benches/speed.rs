@@ -1,5 +1,5 @@
-//! Measures the latency from a program's output to its event, the throughput, and how soon a run is
-//! interrupted: `cargo bench -p thread-agent`. The figures are those of this machine; none is a promise.
+//! Measures the latency from a program's output to its event, the throughput, and how soon a run is interrupted: `cargo
+//! bench -p thread-agent`. The figures hold for this machine only; none is a promise.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

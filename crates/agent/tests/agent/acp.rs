@@ -1,4 +1,4 @@
-//! Agents of the Agent Client Protocol written by others, and one of ours for what theirs do not cover.
+//! Agents of the Agent Client Protocol written by others, and one of our own for what those do not cover.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::harness::{Talk, lacks};
 
-/// What was installed; `None` if it could not be, so that the test is skipped.
+/// An installed client; `None`, and the test is skipped, if it could not be installed.
 fn found(installed: Result<PathBuf, String>) -> Option<PathBuf> {
     installed.map_err(missing).ok()
 }
@@ -181,7 +181,7 @@ fn a_call_is_stored_when_its_details_are_known_or_it_begins_and_is_corrected() {
             r#"c= Err("the answer came without it")"#,
         ]
     );
-    // Only the last was not the program's.
+    // All but the last came from the program.
     let events = talk.events().into_iter().filter(|event| event.subtype.as_deref() == Some("toolresult"));
     assert_eq!(events.map(|event| Record::of(event).unreported).collect::<Vec<_>>(), [false, false, true]);
     assert_eq!(talk.is_settled(), Ok(()));
@@ -373,7 +373,7 @@ fn unasked(talk: &Talk, count: usize) -> Vec<i64> {
 fn what_an_agent_says_after_its_answer_is_a_run_of_its_own() {
     let talk = Talk::new();
     let Some(agent) = counting(&talk, &[]) else { return };
-    // Work in the background keeps the program: it would long have been ended for being idle.
+    // Background work keeps the program alive: otherwise it would have been ended as idle.
     install(&talk, &["--idle", "200ms"], &agent);
     let id = talk.say("later 3 the task is done");
     assert!(talk.answer(id).starts_with("1. later"));
@@ -387,7 +387,7 @@ fn what_an_agent_says_after_its_answer_is_a_run_of_its_own() {
     let closed = r#"task= Err("the answer came without it")"#;
     assert_eq!(calls(&talk), [call, closed, call, r#"task= Ok(String("done"))"#]);
     assert_eq!(talk.is_settled(), Ok(()));
-    // Nothing is left to wait for.
+    // Now the program is idle and is ended.
     talk.until_idle();
     let next = talk.say("again");
     assert_eq!(talk.answer(next), "2. again");
@@ -470,7 +470,7 @@ fn the_session_that_an_agent_begins_itself_is_the_one_that_is_loaded() {
 }
 
 #[test]
-fn a_clear_begins_again_without_what_was_said_before() {
+fn a_clear_starts_over_without_the_earlier_conversation() {
     for options in [&[][..], &["--no-load"]] {
         let talk = Talk::new();
         let Some(agent) = counting(&talk, options) else { return };
@@ -486,7 +486,7 @@ fn a_clear_begins_again_without_what_was_said_before() {
         talk.until_idle();
         let id = talk.say("four");
         assert_eq!(talk.answer(id), "2. four", "{options:?}");
-        // Also while no program runs.
+        // `/clear` works also while no program runs.
         talk.until_idle();
         talk.thread(&clear).ok();
         let id = talk.say("five");

@@ -26,7 +26,7 @@ class Counting(acp.Agent):
         self.counts = {}
         self.cancelled = asyncio.Event()
         self.tasks = []
-        # What a session is called by now, by the id that the client knows.
+        # The current id of a session, by the id that the client knows.
         self.names = {}
 
     def on_connect(self, conn):

@@ -51,11 +51,11 @@ fn what_is_printed_within_20_milliseconds_is_one_token() {
     let tokens: Vec<_> = events.iter().filter(|event| event.subtype.as_deref() == Some("token")).collect();
     assert_eq!(tokens.iter().map(|token| &*token.content).collect::<String>(), answer);
     let time = |at: usize| thread::model::time::parse(&tokens[at].created_at).unwrap();
-    // What is left at the end does not wait. Times are rounded to milliseconds.
+    // The rest at the end is stored without a wait. Times are rounded to milliseconds.
     let gaps: Vec<i64> =
         (2..tokens.len()).map(|at| (time(at - 1) - time(at - 2)).num_milliseconds()).collect();
     assert!(gaps.len() > 5 && gaps.iter().all(|gap| *gap >= 19), "{gaps:?}");
-    // The events are their own log.
+    // Stored batches have no line in `thread.log`: the events themselves are the record.
     assert!(!talk.log().contains("push batch"), "{}", talk.log());
 }
 
@@ -132,7 +132,7 @@ fn a_failure_is_tried_again_and_then_final_and_its_stderr_is_in_the_log() {
 }
 
 #[test]
-fn what_a_failed_or_cancelled_run_had_said_is_kept_with_its_ending() {
+fn partial_output_of_a_failed_or_cancelled_run_is_kept_with_its_ending() {
     let talk = Talk::with(
         &["--attempts", "2"],
         &["sh", "-c", "read x; echo $x $$; case $x in wait) sleep 1000;; esac; exit 3"],
@@ -259,7 +259,7 @@ fn a_message_that_has_its_ending_is_not_answered_again() {
 fn the_adapter_ends_when_nothing_is_left_to_do_and_misses_no_message() {
     let talk = Talk::with(&[], &["cat"]);
     for n in 0..50 {
-        // Each comes while the adapter of the one before is ending.
+        // Each message comes while the adapter of the previous one is ending.
         let id = talk.say(&n.to_string());
         assert_eq!(talk.answer(id), n.to_string());
     }
@@ -281,7 +281,7 @@ fn other_consumers_are_woken_by_what_the_agent_says() {
 }
 
 #[test]
-fn an_answer_that_somebody_else_gives_meanwhile_does_not_end_the_run() {
+fn an_answer_that_somebody_else_pushes_does_not_end_the_run() {
     let talk = Talk::new();
     let forge =
         "thread push --source self --type message --content theirs --meta reply_to=1 --meta run_id=run_1";

@@ -11,7 +11,7 @@ use thread_testkit::PATIENCE;
 use crate::harness::Talk;
 use crate::sub_agents::{WORKS, at_work, nothing_is_left_running, parent, results};
 
-/// How often each test repeats itself.
+/// How often each test is repeated.
 pub fn times() -> usize {
     if thread_testkit::long() { 50 } else { 3 }
 }
@@ -44,9 +44,9 @@ pub fn kill_with(talk: &Talk, dir: &Path, words: &str) {
     kill(everything.filter(|(pid, line)| line.contains(words) && is_of(*pid, line)).map(|(pid, _)| pid));
 }
 
-/// What only the command line of an adapter contains.
+/// Text that only the command line of an adapter contains.
 const ADAPTER: &str = "/thread-agent\0--protocol";
-/// What only the command line of a supervisor contains.
+/// Text that only the command line of a supervisor contains.
 const SUPERVISOR: &str = "\0_supervise\0";
 
 /// Waits until `is_so` returns true.
@@ -58,7 +58,7 @@ fn until(what: &str, talk: &Talk, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits for the ending of a message, and dispatches meanwhile, as later pushes would.
+/// Waits for the ending of a message. Dispatches again and again, as later pushes would.
 fn ending_by_dispatch(talk: &Talk, id: i64) -> Entry {
     talk.until("it is not answered", |entries| {
         let ended = entries.iter().find(|(.., entry)| entry.ends() == Some(id));
@@ -85,7 +85,7 @@ const WITH_TOOL: &str = r#"while IFS= read -r x; do
 done"#;
 
 #[test]
-fn a_tool_whose_process_dies_is_an_error_and_the_run_goes_on() {
+fn a_tool_whose_process_dies_is_an_error_and_the_run_continues() {
     let talk = Talk::with(&["--protocol", "ndjson"], &["sh", "-c", WITH_TOOL]);
     for round in 0..times() {
         let id = talk.say("hello");
@@ -102,7 +102,7 @@ fn a_tool_whose_process_dies_is_an_error_and_the_run_goes_on() {
 }
 
 #[test]
-fn a_tool_that_waits_for_a_sub_agent_and_dies_is_an_error_and_the_run_goes_on() {
+fn a_tool_that_waits_for_a_sub_agent_and_dies_is_an_error_and_the_run_continues() {
     for round in 0..times() {
         let talk = parent(WORKS);
         let id = talk.say("hello");
@@ -115,7 +115,7 @@ fn a_tool_that_waits_for_a_sub_agent_and_dies_is_an_error_and_the_run_goes_on() 
     }
 }
 
-/// Kills something of a sub-agent; its call must fail and its parent go on.
+/// Kills a process of a sub-agent; its call must fail and its parent must continue.
 fn a_dead_sub_agent_is_an_error(kill: impl Fn(&Talk, &Path)) {
     for round in 0..times() {
         let talk = parent(WORKS);
@@ -132,17 +132,17 @@ fn a_dead_sub_agent_is_an_error(kill: impl Fn(&Talk, &Path)) {
 }
 
 #[test]
-fn a_sub_agent_whose_program_dies_is_an_error_and_the_parent_goes_on() {
+fn a_sub_agent_whose_program_dies_is_an_error_and_the_parent_continues() {
     a_dead_sub_agent_is_an_error(|_, dir| kill_marked(dir));
 }
 
 #[test]
-fn a_sub_agent_whose_adapter_dies_is_an_error_and_the_parent_goes_on() {
+fn a_sub_agent_whose_adapter_dies_is_an_error_and_the_parent_continues() {
     a_dead_sub_agent_is_an_error(|talk, dir| kill_with(talk, dir, ADAPTER));
 }
 
-/// Kills something of an agent that waits for a sub-agent: its call must be closed, the sub-agent ended, and
-/// the next attempt answer.
+/// Kills a process of an agent that waits for a sub-agent: the call must be closed, the sub-agent ended, and the next
+/// attempt must answer.
 fn a_dead_agent_is_tried_again(kill: impl Fn(&Talk)) {
     for round in 0..times() {
         let talk = Talk::new();
@@ -207,7 +207,7 @@ fn an_adapter_and_its_supervisor_that_die_are_followed_by_the_next_dispatch() {
 }
 
 #[test]
-fn a_supervisor_that_dies_disturbs_no_run_and_the_next_push_goes_on() {
+fn a_supervisor_that_dies_disturbs_no_run_and_the_next_push_starts_another() {
     for round in 0..times() {
         let script =
             "read x; case $x in long) echo begun; until [ -e go ]; do sleep 0.02; done;; esac; echo $x";
@@ -222,7 +222,7 @@ fn a_supervisor_that_dies_disturbs_no_run_and_the_next_push_goes_on() {
         assert_eq!(talk.answer(meanwhile), "meanwhile\n", "round {round}");
         // No supervisor is left, so the end of the handler's run is not recorded.
         until("the adapter stays", &talk, || talk.everything().is_empty());
-        // A process that is ending is not found any more, but closes its files a moment later.
+        // An exiting process is no longer found, but closes its files a moment later.
         let lock = std::fs::File::open(talk.dir().join("run/agent.lock")).unwrap();
         until("its lock is held", &talk, || lock.try_lock().is_ok());
         drop(lock);
@@ -270,7 +270,7 @@ fn killing_all_processes_of_one_session_does_not_affect_another() {
             "round {round}"
         );
         assert_eq!(lives.is_settled(), Ok(()), "round {round}");
-        // The session that died has lost nothing, either.
+        // The killed session has lost nothing either.
         dies.write("go", "");
         let ending = ending_by_dispatch(&dies, lost);
         assert!(

@@ -1,5 +1,5 @@
-//! Set-up for all tests: a folder with a thread in it, the real programs, and ways to wait for events. What
-//! is true or false is asserted in the tests.
+//! Set-up for all tests: a folder with a thread in it, the real programs, and functions that wait for events. The
+//! assertions are in the tests.
 
 use std::ops::Deref;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use thread_testkit::{PATIENCE, Run, World, processes_in, wait_until};
 /// The default source of messages.
 pub const ADA: &str = "external:web:main:dm:default:ada";
 
-/// A conversation in a world, which ends with the last of those in it.
+/// A conversation in a world. The world is dropped with its last conversation.
 pub struct Talk {
     world: Rc<World>,
     name: String,
@@ -211,7 +211,7 @@ impl Talk {
         format!("{}\n{}", log("thread.log"), log("handlers/agent.log"))
     }
 
-    /// Whether every message has one ending and no call is open; if not, why.
+    /// Checks that every message has one ending and no call is open; if not, says why.
     pub fn is_settled(&self) -> Result<(), String> {
         let entries = self.entries();
         for (id, _, entry) in &entries {
@@ -225,7 +225,7 @@ impl Talk {
         let mut open: Vec<(Option<String>, String)> = Vec::new();
         for (_, run_id, entry) in entries {
             match entry {
-                // A call may be stored again, corrected.
+                // A call may be stored again with corrected details.
                 Entry::ToolCall(call) if open.contains(&(run_id.clone(), call.call_id.clone())) => {}
                 Entry::ToolCall(call) => open.push((run_id, call.call_id)),
                 Entry::ToolResult(result) => {
@@ -240,7 +240,7 @@ impl Talk {
     }
 }
 
-/// Whether the machine lacks a program; if so, says that the test is skipped.
+/// Whether the machine lacks a program; if so, reports that the test is skipped.
 pub fn lacks(program: &str) -> bool {
     let missing = thread_agent::launcher::on_path(program).is_none();
     if missing {

@@ -32,7 +32,7 @@ fn cron_starts_the_agent_with_the_path_of_the_installation() {
     let agent = talk.write("bin/my-agent", "#!/bin/sh\nprintf 'mine: '; cat\n");
     talk.sh(&format!("chmod 755 '{agent}'")).ok();
     talk.sh("PATH=$PWD/bin:$PATH thread agent install -- my-agent").ok();
-    // Hardly any environment, as from cron.
+    // A minimal environment, as from cron.
     let thread = talk.sh("command -v thread").ok();
     let push = format!(
         "env -i PATH=/usr/bin:/bin '{}' push -t talk --source internal:dm:default:cron --type message \
@@ -80,7 +80,7 @@ fn a_sub_agent_runs_its_parents_program_by_default_also_if_subscribed_by_hand() 
 fn a_sub_agent_has_the_variables_of_its_parent_however_it_is_woken() {
     let talk = Talk::new();
     talk.write("keys.env", "API_KEY=secret");
-    // Its own program, started by a process without the key, as by a dispatch from cron.
+    // A sub-agent with its own program, started by a process without the key, such as a dispatch from cron.
     let script = "echo x | env -u API_KEY thread agent run -- sh -c 'echo key: $API_KEY'";
     talk.install(&["--env-file", "keys.env"], &["sh", "-c", script]);
     let id = talk.say("hello");

@@ -6,7 +6,7 @@ use thread_testkit::wait_until;
 use crate::harness::{ADA, Talk};
 use crate::sub_agents::{at_work, results};
 
-/// Inserts events into the database itself, as a program may that knows nothing of keys: source, content and key.
+/// Inserts events (source, content and key) directly into the database, as a program that knows nothing of keys may do.
 fn insert(talk: &Talk, rows: &[(&str, &str, &str)]) {
     let script = "import json, sqlite3, sys\n\
         with sqlite3.connect(sys.argv[1] + '/events.db', timeout=60) as db:\n    \
@@ -26,7 +26,7 @@ fn push_as_self(talk: &Talk, subtype: Option<&str>, content: &str, metadata: &st
     talk.thread(&[&words[..], &subtype, key].concat()).ok().trim().parse().unwrap()
 }
 
-/// Waits for what ends the run of that message, and was stored after it.
+/// Waits for the ending of the run of that message, which is stored after it.
 fn ended(talk: &Talk, of: i64) -> Entry {
     talk.until(&format!("event {of} has no ending"), |entries| {
         let found = entries.iter().find(|(id, _, entry)| *id > of && entry.ends() == Some(of));
@@ -63,7 +63,7 @@ fn a_conversation_survives_any_key_of_a_user() {
     }
     let first = talk.say("hello");
     assert_eq!((first, &*answer(&talk, first)), (7, "hello"));
-    // An ending of what is yet to come ends nothing either.
+    // An ending for a message that does not exist yet ends nothing either.
     let next = talk.queue().newest().unwrap().0 + 2;
     push_as_self(&talk, None, "early", &format!(r#"{{"reply_to":{next}}}"#), &format!("end:{next}"));
     let second = talk.say("again");
@@ -140,12 +140,12 @@ fn a_parent_gets_the_answer_of_a_sub_agent_whose_keys_belong_to_something_else()
     let id = talk.say("a task");
     let dir = at_work(&talk);
     let sub_id = dir.file_name().unwrap().to_str().unwrap();
-    // Also those that earlier versions made.
+    // Also keys that earlier versions made.
     let copies = (2..60).flat_map(|n| ["thread:", ""].map(|space| format!("{space}sub:{sub_id}:{n}")));
     let keys: Vec<String> = copies.collect();
     let mut rows: Vec<_> = keys.iter().map(|key| (ADA, "x", &**key)).collect();
     rows.extend(["thread:result:c", "result:c"].map(|key| (ADA, "no result", key)));
-    // Copies that are there already keep their keys.
+    // Existing copies keep their keys.
     rows.retain(|(.., key)| talk.queue().id_of_key(key).unwrap().is_none());
     insert(&talk, &rows);
     talk.write("go", "");

@@ -8,7 +8,7 @@ use thread_testkit::{Dice, PATIENCE, long};
 
 use crate::harness::{ADA, Talk, fixture};
 
-/// Few in the suite, many in the long form.
+/// The number of rounds: few in the suite, many in the long form.
 fn rounds() -> u64 {
     if long() { 300 } else { 15 }
 }

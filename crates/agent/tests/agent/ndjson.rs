@@ -219,7 +219,7 @@ fn an_answer_never_reaches_the_wrong_message() {
         assert_eq!(said, text, "{}", talk.log());
         programs.push(program.to_owned());
     }
-    // What has strayed is ended before the next message; until then a process is kept.
+    // A program that has strayed is ended before the next message; until then its process is kept.
     assert_eq!(programs[0], programs[1]);
     assert_eq!(programs[2..5], [&*programs[2], &*programs[2], &*programs[2]]);
     programs.dedup();
@@ -277,7 +277,7 @@ fn a_run_stores_so_many_events_and_no_more() {
 {"event":"status","content":"thinking"}'"#;
     let talk = Talk::with(&["--protocol", "ndjson"], &["sh", "-c", changes]);
     talk.say("x");
-    // Waits without reading everything again and again.
+    // Waits without reading all events again and again.
     let error = "thread peek --last-event-id 0 --wait 2m --filter \"subtype = 'error'\"";
     assert!(talk.sh(error).ok().contains("100000 events for one message"), "{}", talk.log());
     let events = talk.events().len();

@@ -1,4 +1,4 @@
-"""An agent of the Agent Client Protocol that plays what a file says, in plain JSON: no package is needed.
+"""An agent of the Agent Client Protocol that plays the steps in a file, in plain JSON: no package is needed.
 
 The file has a JSON array of steps for each prompt, one per line: {"update": {…}} sends a session update, {"ask": {…}}
 asks for permission and says what was chosen, {"stop": …} ends the prompt. {"wait": "file"} waits for a file.

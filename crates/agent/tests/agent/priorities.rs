@@ -8,7 +8,7 @@ use crate::harness::Talk;
 
 /// Works until a signal ends it.
 const LISTENS: &str = "read x; case $x in long*) echo begun; sleep 1000 & wait;; *) echo \"$x\";; esac";
-/// Works on, whatever signal it gets except KILL.
+/// Continues to work, whatever signal it gets except KILL.
 const IGNORES: &str = "trap '' INT TERM; read x; case $x in long*) echo begun; while :; do sleep 1; done;; *) echo \"$x\";; esac";
 
 fn order(talk: &Talk) -> Vec<i64> {

@@ -1,11 +1,11 @@
-//! Agents whose number is limited, in several threads of one folder.
+//! A limit on the number of agents, in several threads of one folder.
 
 use thread_conversation::{Entry, Status};
 use thread_testkit::wait_until;
 
 use crate::harness::Talk;
 
-/// A talk beside another one, with this agent, of which so many may live.
+/// Another talk in the same world as `talk`, with this agent, of which at most `most` may live.
 fn beside(talk: &Talk, name: &str, most: &str, options: &[&str], program: &[&str]) -> Talk {
     let talk = talk.beside(name);
     talk.install(&[&["--max-agents", most][..], options].concat(), program);
@@ -28,7 +28,7 @@ fn no_more_agents_live_than_allowed_and_all_are_answered() {
 }
 
 #[test]
-fn those_who_wait_say_so_are_served_in_order_and_can_be_cancelled() {
+fn waiting_agents_are_reported_served_in_order_and_can_be_cancelled() {
     let folder = Talk::new();
     let script =
         "read x; case $x in first) until [ -e go ]; do sleep 0.01; done;; esac; echo $x >>served; echo $x";

@@ -100,7 +100,7 @@ fn the_next_adapter_kills_hidden_processes_of_a_killed_one() {
 }
 
 #[test]
-fn stop_ends_also_agents_that_are_started_again_meanwhile() {
+fn stop_also_ends_agents_that_are_started_while_it_works() {
     for _ in 0..times() {
         let talk = Talk::new();
         // Each sub-agent's report is a message that starts the next sub-agent.
@@ -117,7 +117,7 @@ fn stop_ends_also_agents_that_are_started_again_meanwhile() {
 }
 
 #[test]
-fn no_message_is_begun_while_the_consumer_is_paused() {
+fn no_message_is_started_while_the_consumer_is_paused() {
     for options in [&[][..], &["--protocol", "ndjson"]] {
         let script = match options {
             [] => "read x; until [ -e go ]; do sleep 0.01; done; echo done",
@@ -142,7 +142,7 @@ fn no_message_is_begun_while_the_consumer_is_paused() {
 }
 
 #[test]
-fn stop_waits_for_one_who_is_about_to_start_the_agent() {
+fn stop_waits_for_a_process_that_is_about_to_start_the_agent() {
     let talk = Talk::with(&[], &["sh", "-c", "sleep 1000"]);
     let queue = talk.queue();
     let name = queue.files().consumer_lock(&thread::model::subscription::ConsumerId::stored("agent"));

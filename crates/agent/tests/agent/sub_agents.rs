@@ -9,7 +9,7 @@ use thread_testkit::{wait_for, wait_until};
 
 use crate::harness::Talk;
 
-/// A parent whose agent gives its task to a sub-agent, and answers with that one's answer.
+/// A parent whose agent passes its task to a sub-agent, and answers with the sub-agent's answer.
 pub fn parent(sub: &str) -> Talk {
     let talk = Talk::new();
     let sub = talk.write("sub.sh", sub);
@@ -30,7 +30,7 @@ pub fn at_work(talk: &Talk) -> PathBuf {
     at_work_beside(talk, 0)
 }
 
-/// The same, for one more sub-agent than `others`.
+/// The same, when `others` sub-agents have printed something before.
 fn at_work_beside(talk: &Talk, others: usize) -> PathBuf {
     let begun = |dir: &PathBuf| {
         let log = std::fs::read_to_string(dir.join("events.jsonl")).unwrap_or_default();
@@ -246,7 +246,7 @@ impl Drop for Worker {
 }
 
 #[test]
-fn a_worker_takes_up_a_sub_agent_in_the_background_whose_processes_were_all_killed() {
+fn a_worker_restarts_a_background_sub_agent_whose_processes_were_all_killed() {
     for by_root in [false, true] {
         let talk = Talk::new();
         let sub = talk.write("sub.sh", WORKS);

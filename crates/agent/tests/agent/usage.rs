@@ -24,7 +24,7 @@ done
 /// An agent that is run for each message.
 const EXEC: &str = "#!/bin/sh\nprintf 'stand-in for %s: ' \"$0 $*\" | sed 's|/.*/||'\ncat\n";
 
-/// The code blocks of a language, in order.
+/// The code blocks in a language, in order.
 fn blocks(page: &str, kind: &str) -> Vec<String> {
     let fence = format!("```{kind}\n");
     page.split(&*fence).skip(1).map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
@@ -42,7 +42,7 @@ fn the_examples_of_the_readme_run() {
         let path = talk.write(&format!("bin/{name}"), script);
         talk.sh(&format!("chmod 755 '{path}'")).ok();
     }
-    // In one folder, one after another, as a reader would.
+    // One after another in one folder, as a reader would run them.
     let run =
         |script: &str| talk.sh(&format!("unset THREAD_DIR; PATH=$PWD/bin:$PATH\nset -e; cd work\n{script}"));
     let printed: Vec<String> = blocks(&page, "sh").iter().map(|block| run(block).ok()).collect();
