@@ -1,4 +1,4 @@
-//! A gateway that sends what the test says, which no real one would.
+//! A gateway that sends the frames that a test gives, including ones that no real gateway would send.
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};
@@ -33,8 +33,8 @@ impl Deref for Fake {
 }
 
 impl Fake {
-    /// `reply` gives the frames for each request but those for connecting and for a new session. An iterator
-    /// may wait for something before it goes on.
+    /// `reply` returns the frames for each request other than `connect` and `sessions.new`. Its iterator may wait for
+    /// something before it continues.
     pub fn start(reply: impl FnMut(&Request) -> Reply + Send + 'static) -> Fake {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
@@ -49,7 +49,7 @@ impl Fake {
         fake
     }
 
-    /// One that answers a message with these events of the run `r`, and nothing else.
+    /// A gateway that answers a message with these events of the run `r`, and nothing else.
     pub fn saying(events: impl Fn() -> Vec<(&'static str, Value)> + Send + 'static) -> Fake {
         Fake::start(move |request| {
             let frames: Vec<String> = match request.method.as_str() {

@@ -23,7 +23,7 @@ pub fn ends(mut child: Child) -> Output {
 pub struct Gateway {
     world: World,
     agent: String,
-    /// For a restart at the same address.
+    /// The address, for a restart.
     listen: String,
     process: Child,
 }
@@ -118,7 +118,7 @@ impl Terminal {
         let dir = tempfile::tempdir_in("/tmp").unwrap();
         let terminal = Terminal { socket: dir.path().join("tmux"), _dir: dir };
         let chat = env!("CARGO_BIN_EXE_thread-chat");
-        // The shell around it gets Ctrl-C, too.
+        // The shell around it gets Ctrl-C too.
         let run = format!("trap : INT; '{chat}' {options}; echo exit=$?; exec sleep 1000");
         let columns = columns.to_string();
         let words = ["new-session", "-d", "-x", &columns, "-y", "40", "sh", "-c", &run];

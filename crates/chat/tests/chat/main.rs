@@ -43,7 +43,7 @@ fn on_a_terminal_the_answer_is_printed_as_it_comes() {
 }
 
 #[test]
-fn stdout_is_the_answer_whatever_was_said_before_it() {
+fn stdout_has_the_answer_without_the_output_of_failed_attempts() {
     let dir = tempfile::tempdir().unwrap();
     let tried = dir.path().join("tried");
     let gateway = Gateway::start(&format!(
@@ -107,7 +107,7 @@ fn an_agent_that_fails_is_exit_1_with_its_reason() {
 }
 
 #[test]
-fn the_last_session_is_gone_on_with_and_new_begins_another() {
+fn the_last_session_is_continued_and_new_starts_another() {
     let gateway = Gateway::start("cat");
     let session_of = |args: &[&str]| {
         let said = gateway.chat(args.iter().copied().chain(["--json"])).output().unwrap();
@@ -202,7 +202,7 @@ fn ctrl_c_cancels_the_run_and_is_exit_130() {
 }
 
 #[test]
-fn what_fails_before_anything_is_said_tells_what_to_do() {
+fn errors_before_the_first_message_say_what_to_do() {
     let world = World::new();
     let nobody = harness::chat_in(&world, ["hello"]).output().unwrap();
     assert_eq!(
@@ -250,7 +250,7 @@ fn what_fails_before_anything_is_said_tells_what_to_do() {
 }
 
 #[test]
-fn what_answers_but_is_no_gateway_is_told_as_that() {
+fn a_server_that_is_not_a_gateway_is_reported_as_such() {
     let world = World::new();
     for (answer, error) in [
         ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello", "is not a gateway: it answered 200"),
@@ -347,7 +347,7 @@ fn a_conversation_goes_where_stdout_goes_and_its_prompt_to_the_terminal() {
 }
 
 #[test]
-fn in_a_terminal_ctrl_c_cancels_a_run_and_the_conversation_goes_on() {
+fn in_a_terminal_ctrl_c_cancels_a_run_and_the_conversation_continues() {
     let gateway = Gateway::start("read line; echo \"got $line\"; test \"$line\" = quick || exec sleep 1000");
     let Some(terminal) = Terminal::start(&gateway, 100, "") else { return };
     terminal.types("slow", &["Enter"]);

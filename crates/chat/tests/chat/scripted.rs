@@ -94,7 +94,7 @@ fn an_answer_that_is_none_of_the_choices_is_asked_for_again() {
 }
 
 #[test]
-fn in_a_conversation_the_editor_goes_on_after_a_question() {
+fn in_a_conversation_the_editor_continues_after_a_question() {
     let fake = asking(&["rm x"]);
     let Some(terminal) = Terminal::run(&fake, 80, &format!("--url {}", fake.url())) else { return };
     terminal.prompts();
@@ -109,7 +109,7 @@ fn in_a_conversation_the_editor_goes_on_after_a_question() {
 }
 
 #[test]
-fn what_was_typed_before_a_question_is_no_answer_to_it() {
+fn text_typed_before_a_question_is_not_its_answer() {
     let (go, gate) = mpsc::channel();
     let mut gate = Some(gate);
     let fake = Fake::start(move |request| {
@@ -219,7 +219,7 @@ fn a_frame_that_cannot_be_read_is_an_error_that_is_shown() {
 }
 
 #[test]
-fn an_answer_that_is_nested_deep_arrives() {
+fn a_deeply_nested_answer_arrives() {
     let deep = format!("{}{}", "[".repeat(125), "]".repeat(125));
     let text = format!(r#"[{{"type":"x","y":{deep}}}]"#);
     let content = text.clone();

@@ -23,7 +23,7 @@ fn certified() -> (String, TlsAcceptor) {
     (cert.pem(), TlsAcceptor::from(Arc::new(config)))
 }
 
-/// Serves TLS on a port of its own, which it returns, and passes everything on.
+/// Serves TLS on a free port, which it returns, and forwards all data to `to`.
 fn proxy(acceptor: TlsAcceptor, to: String) -> u16 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
@@ -101,7 +101,7 @@ fn made_by_openssl(dir: &Path, name: &str) -> Option<(PathBuf, TlsAcceptor)> {
     Some((certificate, TlsAcceptor::from(Arc::new(config))))
 }
 
-/// One like these that is no longer valid.
+/// A certificate like these that has expired.
 fn expired(dir: &Path) -> (PathBuf, TlsAcceptor) {
     let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
