@@ -1,4 +1,4 @@
-"""An agent that uses the Agent Client Protocol's Python package, and the tools it is given by the package `mcp`.
+"""An agent that uses the Agent Client Protocol's Python package, and the package `mcp` for its tools.
 
 A prompt is a JSON list of calls, [tool, arguments]; "tools" is the list of their names. It says the results, a JSON
 list. "$0.a.1" in the arguments stands for that part of the first result. Usage: agent.py STATE_DIR"""
@@ -65,7 +65,7 @@ class Scripted(acp.Agent):
                 else:
                     tool, arguments = step[0], filled(step[1], results)
                     call = f"call_{uuid.uuid4().hex}"
-                    # As coding agents do, under a name of their own.
+                    # As coding agents do, under a name of its own.
                     begun = acp.start_tool_call(call, f"mcp__thread__{tool}", kind="other", raw_input=arguments)
                     await self.conn.session_update(session_id, begun)
                     result = await calls.call(client, tool, arguments)

@@ -5,7 +5,7 @@ import contextlib
 import mcp
 from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
 
-# How old clients begin, with an initialize and a session; and how new ones do, without.
+# Old clients begin with `initialize` and a session; new ones do not.
 MODES = "legacy", "2026-07-28"
 
 
@@ -29,7 +29,7 @@ async def names(client):
 
 
 async def call(client, tool, arguments=None):
-    """The result of a tool, which the package checks against its schema."""
+    """The result of a tool call, which the package checks against its schema."""
     result = await client.call_tool(tool, arguments or {})
     assert not result.is_error, (tool, arguments, result)
     return result.structured_content
@@ -49,7 +49,7 @@ async def until(client, tool, arguments, wanted):
 
 
 async def use_every_tool(client, session):
-    """Uses all tools on a session whose agent makes everything upper case. Returns which."""
+    """Uses all tools on a session whose agent answers in upper case. Returns their names."""
     used = set()
 
     async def use(tool, **arguments):
@@ -86,5 +86,5 @@ async def use_every_tool(client, session):
     return used
 
 
-# Everything upper case, but one message it never answers.
+# Answers in upper case, except one message that it never answers.
 AGENT = "read text; if [ \"$text\" = 'for ever' ]; then exec sleep 1000; fi; printf %s \"$text\" | tr a-z A-Z"

@@ -1,6 +1,6 @@
 """Uses every tool of the server on stdin and stdout with the inspector's command line.
 
-Usage: inspector.py FOLDER SERVER ROOT SESSION. The folder is the one in which npm has installed it."""
+Usage: inspector.py FOLDER SERVER ROOT SESSION. FOLDER is where npm has installed it."""
 
 import json
 import os
@@ -30,7 +30,7 @@ for name in names:
     given = {"session": SESSION, **arguments[name]} if name in arguments else {}
     words = [f"{key}={value}" for key, value in given.items()]
     result = ask("--method", "tools/call", "--tool-name", name, *sum((["--tool-arg", word] for word in words), []))
-    # What is over cannot be cancelled.
+    # A process that has ended cannot be cancelled.
     assert result.get("isError", False) == (name == "process_cancel"), result
     assert name == "process_cancel" or result["structuredContent"], result
 print(f"the inspector: {len(names)} tools")

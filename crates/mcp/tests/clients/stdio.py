@@ -20,7 +20,7 @@ async def main(mode):
         [resource] = (await client.list_resources()).resources
         [contents] = (await client.read_resource(resource.uri)).contents
         assert json.loads(contents.text.splitlines()[0])["content"] == "about the backups"
-        # A request that is given up ends; the client goes on.
+        # A cancelled request ends; the client continues.
         with_patience = asyncio.create_task(client.call_tool("wait", {"session": SESSION}))
         await asyncio.sleep(0.2)
         with_patience.cancel()

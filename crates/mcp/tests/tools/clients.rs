@@ -1,5 +1,5 @@
-//! Clients that others wrote, on stdio: the Python package `mcp`, in both generations of the protocol, the inspector's
-//! command line, and an agent of the Agent Client Protocol that is given the tools by `thread agent --mcp`.
+//! Clients written by others, on stdio: the Python package `mcp`, in both generations of the protocol, the inspector's
+//! command line, and an agent of the Agent Client Protocol that gets the tools from `thread agent --mcp`.
 //!
 //! They are installed by `thread-testkit` when a test first needs them.
 
@@ -15,7 +15,7 @@ fn here(name: &str) -> String {
     format!("{}/tests/clients/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The Python that has the clients; `None` if it cannot be had, so that the test is skipped.
+/// The Python that has the clients; `None`, and the test is skipped, if it cannot be installed.
 fn python() -> Option<PathBuf> {
     clients::python().map_err(missing).ok()
 }
@@ -44,7 +44,7 @@ fn the_python_package_and_the_inspector_use_every_tool() {
     }
 }
 
-/// Installs the agent that does what it is told, with the tools.
+/// Installs the agent that makes the calls it is asked for, with the tools.
 fn scripted(python: &Path, root: &Root, session: &Session) -> PathBuf {
     let state = root.path("state");
     std::fs::create_dir_all(&state).unwrap();
@@ -54,7 +54,7 @@ fn scripted(python: &Path, root: &Root, session: &Session) -> PathBuf {
     state
 }
 
-/// Tells the agent what to do, and returns what came out.
+/// Asks the agent for these calls, and returns their results.
 fn tell(session: &Session, steps: &Value) -> Value {
     let id = session.message("external:web:main:dm:default:ada", &steps.to_string());
     session.thread(&["dispatch"]);
@@ -91,7 +91,7 @@ fn an_agent_is_given_the_tools_and_uses_them() {
     assert!(all.contains(&"subagent_run") && !all.contains(&"subscribe"));
     assert_eq!(told[1]["processes"][0]["about"], "where are the backups?");
     assert_eq!(told[2]["requested"], true);
-    // Its own prompt has the word, too.
+    // Its own prompt has the word too.
     let found = told[3]["sessions"].as_array().unwrap();
     assert!(found.iter().any(|one| one["session"] == other.id), "{found:?}");
     assert_eq!(told[4]["sessions"], json!([]));
@@ -104,7 +104,7 @@ fn an_agent_is_given_the_tools_and_uses_them() {
     assert_eq!(told[8]["thread"], own.id);
     let server = std::fs::read_to_string(state.join("server")).unwrap();
     assert!(server.starts_with("thread /") && server.contains("thread-mcp"), "{server}");
-    // The sub-agent's calls came to the parent.
+    // The sub-agent's calls are in the parent's thread.
     let events = own.queue().read(thread::After(0), None).unwrap();
     assert!(events.iter().any(|event| event.subtype.as_deref() == Some("sub_agent")));
 }
@@ -154,7 +154,7 @@ fn an_agent_that_was_killed_is_given_the_tools_again() {
     let state = scripted(&python, &root, &own);
     assert_eq!(tell(&own, &json!([["info", {}]]))[0]["thread"], own.id);
     assert!(!state.join("loaded").exists());
-    // Ends the program; the next message starts another, which loads the session.
+    // Ends the program. The next message starts another, which loads the session.
     own.thread(&["stop", "--consumer", "agent"]);
     assert_eq!(tell(&own, &json!([["info", {}]]))[0]["thread"], own.id);
     assert!(state.join("loaded").exists());

@@ -1,5 +1,5 @@
-//! Set-up for all tests: a root with sessions, a server, and a client that speaks the protocol line by line. What is
-//! true or false is asserted in the tests.
+//! Set-up for all tests: a root with sessions, a server, and a client that speaks the protocol line by line. The
+//! assertions are in the tests.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -37,7 +37,7 @@ impl Root {
         self.path("root").canonicalize().unwrap()
     }
 
-    /// A new session; its id is made of the number.
+    /// A new session, whose id contains the number.
     pub fn session(&self, number: u32) -> Session {
         let id = format!("00000000-0000-4000-8000-{number:012}");
         let path = Queue::init(self.dir().join(&id)).unwrap();
@@ -170,7 +170,7 @@ impl Client {
         }
     }
 
-    /// Whether a response is there after a while.
+    /// Whether there is a response after a while.
     pub fn has_response(&mut self, id: u64, within: Duration) -> bool {
         while let Ok(line) = self.lines.recv_timeout(within) {
             if let Some(id) = line["id"].as_u64() {
@@ -199,7 +199,7 @@ impl Client {
         self.send("tools/call", json!({ "name": tool, "arguments": arguments }))
     }
 
-    /// The result of a tool that does what it should.
+    /// The result of a tool call that succeeds.
     pub fn call(&mut self, tool: &str, arguments: Value) -> Value {
         let id = self.begin(tool, arguments);
         let response = self.response(id);
@@ -208,7 +208,7 @@ impl Client {
         result["structuredContent"].clone()
     }
 
-    /// What a tool says that refuses to.
+    /// The error of a tool call that is refused.
     pub fn refusal(&mut self, tool: &str, arguments: Value) -> String {
         let id = self.begin(tool, arguments);
         let response = self.response(id);
@@ -218,7 +218,7 @@ impl Client {
         text
     }
 
-    /// The memory that the server has, in kB.
+    /// The memory of the server, in kB.
     pub fn resident(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -240,7 +240,7 @@ impl Client {
         about.map(|about| about.matches("inotify wd:").count()).sum()
     }
 
-    /// Calls a tool until its result is as it should be.
+    /// Calls a tool until its result is as wanted.
     pub fn until(&mut self, tool: &str, arguments: &Value, is: impl Fn(&Value) -> bool) -> Value {
         wait_for(tool, || Some(self.call(tool, arguments.clone())).filter(&is))
     }

@@ -12,7 +12,7 @@ use crate::harness::Root;
 fn no_name_leads_out_of_the_root() {
     let root = Root::new();
     let session = root.session(1);
-    // A thread beside the root, and another root.
+    // A thread next to the root, and another root.
     let outside = root.path("outside");
     thread::Queue::init(&outside).unwrap();
     let other = Root::new();
@@ -56,7 +56,7 @@ fn no_name_leads_out_of_the_root() {
 }
 
 #[test]
-fn what_is_no_number_no_text_or_far_too_long_is_refused() {
+fn arguments_of_the_wrong_type_or_far_too_long_are_refused() {
     let root = Root::new();
     let session = root.session(1);
     let mut client = session.serve(&[]);
@@ -136,7 +136,7 @@ fn a_slow_wait_that_is_cancelled_ends() {
                   SELECT 'external:a', 'message', replace(hex(zeroblob(500)), '0', 'a') FROM n";
     rusqlite::Connection::open(session.path.join("events.db")).unwrap().execute(events, []).unwrap();
     let mut client = root.serve(&[]);
-    // Each event takes milliseconds; together they take longer than anybody waits.
+    // Each event takes milliseconds; all of them take longer than any test waits.
     let slow = format!("{} LIKE '%{}b%'", ["content"; 20].join(" || "), "a".repeat(500));
     let arguments = json!({ "session": session.id, "filter": slow, "after": 0 });
     let id = client.begin("wait", arguments);
@@ -151,13 +151,13 @@ fn a_slow_wait_that_is_cancelled_ends() {
         assert!(Instant::now() < end, "it still looks");
         std::thread::sleep(Duration::from_millis(10));
     }
-    // A page of its work, and a busy machine.
+    // Time for one page of its work, on a busy machine.
     assert!(cancelled.elapsed() < Duration::from_secs(20), "{:?}", cancelled.elapsed());
     assert!(!client.has_response(id, Duration::from_millis(100)));
 }
 
 #[test]
-fn a_locked_session_is_said_to_be_and_others_go_on() {
+fn a_locked_session_is_reported_and_others_still_work() {
     let root = Root::new();
     let (session, other) = (root.session(1), root.session(2));
     session.message("external:a", "hello");
@@ -167,7 +167,7 @@ fn a_locked_session_is_said_to_be_and_others_go_on() {
     let began = Instant::now();
     let said = client.refusal("push", json!({ "session": session.id, "content": "x" }));
     assert!(said.contains("try again") && began.elapsed() < Duration::from_secs(30), "{said}");
-    // Reading waits for nobody.
+    // Readers do not wait for the lock.
     let read = client.call("peek", json!({ "session": session.id }));
     assert_eq!(read["events"][0]["content"], "hello");
     client.call("push", json!({ "session": other.id, "content": "x" }));
@@ -176,7 +176,7 @@ fn a_locked_session_is_said_to_be_and_others_go_on() {
 }
 
 #[test]
-fn a_damaged_session_is_said_to_be_and_left_out_of_lists() {
+fn a_damaged_session_is_reported_and_left_out_of_lists() {
     let root = Root::new();
     let (session, other) = (root.session(1), root.session(2));
     other.message("external:a", "hello");
@@ -206,7 +206,7 @@ fn a_session_that_goes_away_ends_a_wait() {
     assert_eq!(response["result"]["isError"], true, "{response}");
 }
 
-/// Numbers that look random, the same each time.
+/// Pseudorandom numbers, the same in each run.
 struct Random(u64);
 
 impl Random {
@@ -240,7 +240,7 @@ impl Random {
         }
     }
 
-    /// Arguments of a tool, of which most are of the right kind.
+    /// Random arguments of a tool, most of the right type.
     fn arguments(&mut self, tool: &Value, session: &str) -> Value {
         let mut given = serde_json::Map::new();
         for (name, schema) in tool["inputSchema"]["properties"].as_object().unwrap() {
@@ -320,7 +320,7 @@ fn a_thousand_calls_at_random_are_all_answered() {
     }
     println!("{done} of 1000 did something; memory grew from {early} to {} kB", client.resident());
     assert!(done > 250 && client.resident() < early + 30_000, "{done}, {early}, {}", client.resident());
-    // What is no request at all ends nothing either.
+    // Lines that are not requests do not end the server either.
     for line in ["", "{", "[]", "null", "{\"jsonrpc\":\"2.0\"}", "\u{feff}{}", "{\"id\":{}}"] {
         client.line(line);
     }

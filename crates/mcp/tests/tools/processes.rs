@@ -1,4 +1,4 @@
-//! What runs: seeing it, ending it, how long it will take, and sub-agents.
+//! Running processes: listing them, cancelling them, their expected wait, and sub-agents.
 
 use std::time::{Duration, Instant};
 
@@ -55,7 +55,7 @@ fn an_answer_is_there_after_the_end() {
     assert_eq!(waited["timed_out"], false);
 }
 
-/// How long it takes until that run has begun, which waits now.
+/// How long it takes until a waiting run has begun.
 fn until_begun(client: &mut Client, session: &Session, process: &Value) -> Duration {
     let began = Instant::now();
     let asked = json!({ "session": session.id, "process": process });
@@ -123,7 +123,7 @@ fn a_sub_agent_answers() {
     let started = client.call("subagent_run", background);
     let status = json!({ "session": session.id, "process": started["process"] });
     client.until("process_status", &status, |status| status["text"] == "LATER");
-    // It comes as a message, too.
+    // It comes as a message too.
     let waited = json!({ "session": session.id, "after": 0, "filter": "source LIKE 'internal:agent:%'" });
     client.until("wait", &waited, |waited| waited["events"][0]["content"] == "LATER");
     assert!(
@@ -160,7 +160,7 @@ fn a_sub_agent_that_nobody_waits_for_ends() {
     let told = client.response(id)["result"]["structuredContent"].clone();
     assert_eq!(told["state"], "cancelled", "{told}");
     client.until("process_list", &json!({}), |listed| listed["processes"] == json!([]));
-    // Its host is gone, or ends the server.
+    // Its client is gone, or ends the server.
     for is_gone in [true, false] {
         let mut host = root.serve(&[]);
         host.begin("subagent_run", json!({ "session": session.id, "task": "once more" }));

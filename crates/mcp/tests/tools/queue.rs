@@ -50,7 +50,7 @@ fn what_a_tool_pushes_is_no_answer_to_a_request_for_permission() {
     ] {
         assert!(client.refusal("push", tricky).contains("bad arguments"));
     }
-    // Keys of endings and results are not to be had.
+    // Keys of endings and results are refused.
     let taken = client.refusal("push", json!({ "content": answer, "idempotency_key": "thread:end:1" }));
     assert!(
         taken.contains("keys that begin with 'thread:' are made by the programs; choose another"),
@@ -184,7 +184,7 @@ fn wait_answers_within_20_ms_of_a_push() {
     let mut took = Vec::new();
     for n in 1..=40 {
         let id = client.begin("wait", json!({ "after": n - 1 }));
-        // Nothing says that it waits; if it does not yet, it finds the event at once.
+        // The server does not show that it waits; if it does not wait yet, it finds the event at once.
         std::thread::sleep(Duration::from_millis(30));
         let event = NewEvent::message("external:a", n.to_string()).unwrap();
         let pushed = queue.push(&event).map(|pushed| (Instant::now(), pushed.id)).unwrap();
@@ -200,7 +200,7 @@ fn wait_answers_within_20_ms_of_a_push() {
         }
     }
     println!("of five at a time, the medians are {medians:?}");
-    // On a machine that does other things, too, this says little about the server.
+    // On a machine with other load, this says little about the server.
     if thread_testkit::long() {
         assert!(medians.iter().any(|median| *median < Duration::from_millis(20)), "{medians:?}");
     }
@@ -229,7 +229,7 @@ fn fifty_wait_at_once_and_cost_nothing() {
     let session = root.session(1);
     let mut client = session.serve(&[]);
     let ids: Vec<u64> = (0..50).map(|_| client.begin("wait", json!({ "after": 0 }))).collect();
-    // Another request is answered meanwhile.
+    // Another request is answered in the meantime.
     client.call("info", json!({}));
     std::thread::sleep(Duration::from_millis(500));
     let before = client.cpu();
@@ -255,7 +255,7 @@ fn a_cancelled_wait_ends() {
     wait_until("the server to wait", || client.watched() > 0);
     client.notify("notifications/cancelled", json!({ "requestId": id, "reason": "not needed" }));
     wait_until("the server to wait no more", || client.watched() == 0);
-    // Whoever is gone gets no response.
+    // A cancelled request gets no response.
     assert!(!client.has_response(id, Duration::from_millis(300)));
 }
 

@@ -67,10 +67,10 @@ fn a_conversation_is_read_from_its_end() {
 }
 
 #[test]
-fn what_a_run_had_said_before_its_end_is_shown() {
+fn partial_output_of_a_failed_or_cancelled_run_is_shown() {
     let root = Root::new();
     let session = root.session(1);
-    // Longer than what is shown, and than what is read of other events.
+    // Longer than what is shown, and than the part of other events that is read.
     session.agent(
         "if [ \"$(cat)\" = fail ]; then code=1; fi; printf '%05000d' 0; [ $code ] && exit 1; sleep 1000",
     );

@@ -1,4 +1,4 @@
-//! What is offered, what it costs, and how the program is started.
+//! The tools on offer, their size in tokens, and how the program is started.
 
 use serde_json::{Value, json};
 
