@@ -1,12 +1,12 @@
-//! The rules of the lease and of waking as small state machines, of which every reachable state is looked at. Errors
-//! that are put into the rules on purpose must be found.
+//! The rules of the lease and of waking as small state machines, of which every reachable state is checked. Deliberate
+//! errors in the rules must be found.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
 use std::hash::Hash;
 
-/// All states that can be reached; the first one that is not `sound`, if there is any.
+/// All reachable states; the first one that is not `sound`, if there is one.
 fn explore<S: Clone + Eq + Hash + Debug>(
     first: S,
     next: impl Fn(&S) -> Vec<S>,
@@ -46,7 +46,7 @@ enum Wrong {
 const LENGTH: u8 = 4;
 const MARGIN: u8 = 1;
 
-/// How often anything may be renewed or taken.
+/// How often the lease may be renewed or taken.
 const MOST: u8 = 3;
 
 /// A lease as the server has it.
@@ -57,7 +57,7 @@ struct Row {
     holder: Option<usize>,
 }
 
-/// A request that was sent and not answered yet. It may be executed at any time, also once its sender is cut off.
+/// A request that was sent and not answered yet. It may be executed at any time, even after its sender was cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Request {
     /// `None` for a renewal; otherwise the row that was seen for a whole lease.
@@ -76,14 +76,14 @@ struct Machine {
     lease: Option<(u8, u8)>,
     is_running: bool,
     request: Option<Request>,
-    /// What it saw of another machine's lease, and for how long.
+    /// The lease of another machine that it has seen, and for how long.
     seen: Option<(Row, u8)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct World {
     row: Row,
-    /// What the row was before the last renewal, which a crash may bring back if that was not synced.
+    /// The row before the last renewal, which a crash may restore if the renewal was not synced.
     before: Row,
     machines: [Machine; 2],
     /// A clock may run fast by this much.
@@ -170,7 +170,7 @@ fn steps(world: &World, wrong: Wrong) -> Vec<World> {
                         || lease.is_some() && machine.is_running;
                     with(Machine { request: None, lease, is_running, ..machine }, None);
                 }
-                // Nobody waits for an answer for ever.
+                // No request waits for its answer for ever.
                 Some(_) => with(Machine { request: None, ..machine }, None),
             },
         }
@@ -273,12 +273,12 @@ struct Waking {
     supervisors: [Supervisor; 3],
     /// How many processes may still be killed.
     kills: u8,
-    /// The lease is held by nobody that lives.
+    /// The lease is held, but its holder was killed.
     is_orphaned: bool,
 }
 
-/// Without kills no worker asks by itself, as it does once a second: notices and looks alone must be enough. With them
-/// it does: a pusher may be killed between its commit and its notice, a worker with what it has heard, a supervisor with
+/// Without kills, workers do not query once a second: notices and looks alone must be enough. With kills they do: a
+/// pusher may be killed between its commit and its notice, a worker after it got a notice, a supervisor while it holds
 /// the lease.
 fn waking_steps(now: &Waking, careless: Careless, asks: bool) -> Vec<Waking> {
     let mut next = Vec::new();
@@ -396,7 +396,7 @@ fn waking(careless: Careless, most_kills: u8) -> Result<usize, Box<Waking>> {
         },
         |_| true,
     )?;
-    // From each state one can get to one in which nothing is pending, without anybody else being killed.
+    // From each state, a state in which nothing is pending can be reached without further kills.
     let (mut before, known) = (before.into_inner(), known.into_inner());
     let mut left: Vec<Waking> = known.iter().filter(|now| now.handled == now.stored).copied().collect();
     let mut good: HashSet<Waking> = left.iter().copied().collect();
@@ -411,7 +411,7 @@ fn waking(careless: Careless, most_kills: u8) -> Result<usize, Box<Waking>> {
 }
 
 #[test]
-fn nobody_is_left_waiting_for_an_event_that_was_stored() {
+fn no_stored_event_stays_pending_for_ever() {
     for most_kills in [0, 2] {
         let states = waking(Careless::Nobody, most_kills).unwrap();
         println!("waking, with up to {most_kills} processes killed: {states} states");
@@ -431,7 +431,7 @@ fn errors_in_the_rule_of_waking_are_found() {
     }
 }
 
-/// How ids are given.
+/// How ids are assigned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ids {
     /// By a row that is locked until the commit.

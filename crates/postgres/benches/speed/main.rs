@@ -43,7 +43,7 @@ fn main() {
     let files = tempfile::Builder::new().prefix("thread-bench").tempdir().unwrap();
     let server = Server { files: files.path().to_owned(), program: plan.program.clone(), started };
     // Before there is any other thread.
-    // SAFETY: nobody reads the environment meanwhile.
+    // SAFETY: no other thread reads the environment at this point.
     unsafe { std::env::set_var("XDG_STATE_HOME", server.files.join("state")) };
     thread::queue::locations::add(thread_postgres::SCHEME);
     plan.head(&format!("PostgreSQL {}", server.sql("SHOW server_version")));
@@ -211,8 +211,8 @@ fn copy(server: &Server) {
     Pairs::of(ours, theirs).row("push --batch of 200,000 without keys, against \\copy", Some(1.2));
 }
 
-/// Many pushers that open a thread, push and close it again, through connections that they keep: against pgbench, which
-/// sends the same statements in the same messages.
+/// Many pushers that open a thread, push and close it again, over persistent connections: against pgbench, which sends
+/// the same statements in the same messages.
 fn pgbench(server: &Server) {
     const TIME: Duration = Duration::from_secs(5);
     let locations: Vec<String> = (0..THREADS).map(|n| server.thread(&format!("many{n}"))).collect();
@@ -228,7 +228,7 @@ COMMIT;
 BEGIN \; SET LOCAL synchronous_commit = off \; NOTIFY bench_notices, 'emany' \; COMMIT;
 "#,
         last = THREADS - 1,
-        // pgbench takes what stands behind a colon for a variable.
+        // pgbench takes a word after a colon for a variable.
         NOW_ = "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24 MI SS.MS')",
     );
     let path = server.files.join("script.sql");
@@ -280,8 +280,8 @@ BEGIN \; SET LOCAL synchronous_commit = off \; NOTIFY bench_notices, 'emany' \; 
     row("32 pushers on 1,000 threads, against pgbench", &rate(&rates), &rate(&others), ratio, ">= 0.85");
 }
 
-/// From the beginning of a push, on a connection that is there, to the first act of its handler, which a worker on
-/// another connection starts.
+/// From the beginning of a push, on an open connection, to the first command of its handler, which a worker on another
+/// connection starts.
 fn latency(server: &Server) {
     let location = server.thread("latency");
     let mut queue = Queue::open(&location).unwrap();
@@ -384,7 +384,7 @@ fn neighbour(server: &Server) {
     server.sql("SELECT pg_reload_conf()");
 }
 
-/// What its script measures; `None`, with a notice, where it is not installed.
+/// The results of its script; `None`, with a notice, if it is not installed.
 fn procrastinate(server: &Server) -> Option<serde_json::Value> {
     let python = std::env::var_os("THREAD_BENCH_PYTHON").map_or_else(|| "python3".into(), PathBuf::from);
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/speed/neighbour.py");

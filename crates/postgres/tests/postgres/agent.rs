@@ -11,7 +11,7 @@ const ADA: &str = "external:web:main:dm:default:ada";
 /// A machine with a worker and this agent, which is a shell script; `None` without a server.
 fn with_agent(protocol: &str, script: &str) -> Option<Machine> {
     let mut machine = Machine::new(&server()?.location());
-    // Which hands over to the one that knows such locations; both are found beside this one's `thread`.
+    // `thread-agent` passes on to the program that knows such locations; both are next to this machine's `thread`.
     thread_testkit::program("thread-agent");
     machine.ok(&["init", &machine.location]);
     fs::write(machine.path("agent.sh"), script).unwrap();
@@ -50,7 +50,7 @@ fn a_conversation_is_answered_in_order() {
         let agent = &info["subscriptions"][0];
         agent["state"] == "idle" && agent["pending"] == 0
     });
-    // What needs a folder says so.
+    // Commands that need a folder report it.
     let said = machine.fails(1, &["agent", "run", "--", "true"]);
     assert!(said.contains("is for threads in directories"), "{said}");
 }
@@ -93,7 +93,7 @@ fn a_run_can_be_cancelled_and_an_agent_stopped() {
 }
 
 #[test]
-fn after_its_adapter_was_killed_an_agent_goes_on_and_answers_once() {
+fn after_its_adapter_was_killed_an_agent_continues_and_answers_once() {
     let script = "read x; echo >began; [ -e go ] || sleep 1000; echo heard";
     let Some(machine) = with_agent("exec", script) else { return };
     say(&machine, "one");

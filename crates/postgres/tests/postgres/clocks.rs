@@ -1,4 +1,4 @@
-//! Clocks that are wrong: nothing compares two of them.
+//! Wrong clocks: no code compares the clocks of two machines.
 
 use thread_testkit::preload::{self, Clock};
 use thread_testkit::{postgres::server, wait_until};
@@ -38,7 +38,7 @@ fn a_clock_that_is_two_minutes_wrong_takes_no_lease_and_keeps_none() {
     wait_until("the first handler", || lines() == "begin 1\n");
     ahead.start_worker(&["--lease", "4s"]);
     behind.start_worker(&["--lease", "4s"]);
-    // The lease was renewed several times, and nobody else took it.
+    // The lease was renewed several times, and no other machine took it.
     let schema = location.split_once("schema=").unwrap().1.replace("#inbox", "");
     let renewals = || server.psql(&format!("SELECT renewal FROM {schema}.leases")).parse::<i64>().unwrap();
     let began = renewals();
@@ -49,7 +49,7 @@ fn a_clock_that_is_two_minutes_wrong_takes_no_lease_and_keeps_none() {
     wait_until("another machine to take over", || ahead.bot("pending") == 0);
     assert_eq!(lines(), "begin 1\nbegin 2\nend\n");
 
-    // Each holds leases of its own as well as the other: events go on, in order and once each.
+    // Both machines can hold leases: further events are handled in order, once each.
     for n in 0..6 {
         if n % 2 == 0 { &ahead } else { &behind }.ok(&["push", &n.to_string()]);
     }

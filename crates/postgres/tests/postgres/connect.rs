@@ -68,7 +68,7 @@ fn settings_come_from_where_psql_takes_them() {
     assert!(
         !with.reaches("postgres://", &[("PGPORT", "1"), ("PGHOST", host), ("PGUSER", "guest"), password])
     );
-    // What is given goes before the variables.
+    // The URL takes precedence over the variables.
     assert!(with.reaches(&url, &[("PGHOST", "/nowhere"), ("PGUSER", "nobody"), password]));
     assert!(with.reaches(&format!("postgres://guest@127.0.0.1:{port}/postgres"), &[password]));
     assert!(with.reaches(&format!("postgres://guest@127.0.0.1:1,127.0.0.1:{port}/postgres"), &[password]));
@@ -166,7 +166,7 @@ fn tls_is_used_and_checked_as_by_psql() {
 }
 
 #[test]
-fn what_keeps_a_thread_from_being_used_is_said_with_its_remedy() {
+fn errors_about_an_unusable_thread_say_how_to_fix_it() {
     let Some(server) = server() else { return };
     let location = server.location_of("said", "inbox");
     let machine = Machine::new(&location);
@@ -207,7 +207,7 @@ fn what_keeps_a_thread_from_being_used_is_said_with_its_remedy() {
     let output = machine.run(&["push", "--json", "-t", &missing, "x"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("\"code\":\"database_missing\"") && !said.contains("permission"), "{said}");
-    // Nothing of it was stored, and a reader may read from what is read-only.
+    // Nothing was stored, and reading works where the server is read-only.
     assert!(machine.ok(&["info", "-t", &as_user("said_standby")]).contains("Events: 0"));
     let said = machine.fails(1, &["backup", "x"]);
     assert!(said.contains("is for threads in directories"), "{said}");

@@ -1,4 +1,4 @@
-//! What keeps a thread from being used, as users see it: the reason, the remedy, exit 1, and nothing lost.
+//! Errors about a thread that cannot be used: the reason, the fix, exit 1, and nothing lost.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
@@ -16,7 +16,7 @@ fn with_an_event(server: &Server, schema: &str) -> Machine {
     machine
 }
 
-/// Everybody who uses the thread is refused with these words, and once `repair` was called nothing is missing.
+/// Every command on the thread is refused with these words, and after `repair` no event is missing.
 #[track_caller]
 fn refused_until_repaired(machine: &Machine, location: &str, [what, how]: [&str; 2], repair: impl FnOnce()) {
     let refused = |args: &[&str]| {
@@ -45,7 +45,7 @@ fn an_unreachable_server() {
 fn a_wrong_password() {
     let Some(server) = server() else { return };
     let machine = with_an_event(server, "secret");
-    // Of this user the server wants one.
+    // The server requires a password for this user.
     server.psql("CREATE ROLE keeper SUPERUSER LOGIN PASSWORD 'hunter2'");
     let own =
         format!("postgres://keeper@127.0.0.1:{}/postgres?schema=secret&sslmode=disable#inbox", server.port);
@@ -63,7 +63,7 @@ fn a_wrong_password() {
     assert_eq!(push.env("PGPASSWORD", "hunter2").output().unwrap().stdout, b"2\n");
 }
 
-/// The server is as new as ever and only says that it is old: a function stands before that of the system.
+/// The server is a current one that only claims to be old: a function hides that of the system.
 #[test]
 fn a_server_that_is_too_old() {
     let Some(server) = server() else { return };
@@ -94,7 +94,7 @@ fn a_schema_that_is_newer() {
     });
 }
 
-/// What only reads works there, and a promotion is all that the others need.
+/// Commands that only read work there, and all others work after a promotion.
 #[test]
 fn a_standby_that_is_read_only() {
     let Some(server) = Server::start() else { return };

@@ -90,7 +90,7 @@ fn a_commit_that_perhaps_no_standby_has_is_of_unknown_outcome() {
     server.order("reload");
     wait_until("the setting", || server.psql("SHOW synchronous_standby_names") == "nobody");
     let push = machine.command(&["push", "x"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // Somebody loses patience with the wait for a standby.
+    // An administrator cancels the wait for a standby.
     let cancel = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
     wait_until("the push to wait for a standby", || server.psql(cancel) == "1");
     let output = push.wait_with_output().unwrap();

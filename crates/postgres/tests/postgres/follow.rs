@@ -17,7 +17,7 @@ fn lines(machine: &Machine, name: &str) -> Vec<String> {
 
 /// The log of the machine.
 fn logged(machine: &Machine) -> String {
-    // It is not there before the machine's first command.
+    // The log does not exist before the machine's first command.
     let bases = fs::read_dir(machine.path("state/thread")).into_iter().flatten().flatten();
     let logs = bases.filter_map(|base| fs::read_to_string(base.path().join("logs/thread.log")).ok());
     logs.collect()
@@ -78,7 +78,7 @@ fn a_worker_serves_several_threads_or_all_of_a_schema_also_new_ones() {
 }
 
 #[test]
-fn a_worker_that_is_told_to_end_lets_its_handlers_finish_and_then_ends_them() {
+fn a_worker_asked_to_end_lets_its_handlers_finish_and_then_ends_them() {
     let Some(server) = server() else { return };
     let location = server.location();
     let mut machine = Machine::new(&location);
@@ -112,7 +112,7 @@ fn a_worker_that_is_told_to_end_lets_its_handlers_finish_and_then_ends_them() {
 }
 
 #[test]
-fn a_worker_reconnects_for_ever_and_goes_on() {
+fn a_worker_reconnects_for_ever_and_continues() {
     let Some(server) = Server::start() else { return };
     let location = server.location();
     let mut machine = Machine::new(&location);
@@ -129,7 +129,7 @@ fn a_worker_reconnects_for_ever_and_goes_on() {
 }
 
 #[test]
-fn a_worker_asks_for_a_server_that_is_away_in_growing_pauses() {
+fn a_worker_tries_an_unreachable_server_with_growing_pauses() {
     // What answers here is no server.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -158,7 +158,7 @@ fn a_machine_without_the_program_of_a_handler_leaves_the_run_to_others() {
     let mode =
         |mode| fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
     mode(0o644);
-    // Its path, too, names nothing there.
+    // Its path does not exist there either.
     let out = with.path("out");
     let handler = format!("echo $$ >>tries; only-there >>'{}'", out.display());
     without.ok(&["subscribe", "bot", &handler, "--deliver", "stdin", "--max-attempts", "1"]);
@@ -166,10 +166,10 @@ fn a_machine_without_the_program_of_a_handler_leaves_the_run_to_others() {
     without.ok(&["push", "x"]);
     wait_until("the first try", || logged(&without).contains("cannot be run here: left to other machines"));
     assert_eq!((without.bot("pending"), without.bot("dead")), (1.into(), 0.into()));
-    // It may not be executed there yet: 126.
+    // The file is not executable there yet: exit code 126.
     with.start_worker(&[]);
     wait_until("the second try", || logged(&with).contains("cannot be run here: left to other machines"));
-    // Not by a kill, which may come before the end of the run is recorded and would cost its attempt.
+    // Not killed: a kill may come before the end of the run is recorded and would then count as an attempt.
     with.end_worker();
     mode(0o755);
     let mark = fs::read_dir(with.base().join("run")).unwrap().flatten();
@@ -185,7 +185,7 @@ fn a_machine_without_the_program_of_a_handler_leaves_the_run_to_others() {
     with.start_worker(&[]);
     wait_until("the machine that has it", || without.bot("pending") == 0);
     assert_eq!(lines(&with, "out").len(), 1);
-    // On a slow machine, a minute may be over meanwhile.
+    // On a slow machine, a minute may have passed by now.
     assert!(lines(&without, "tries").len() >= 3);
     assert_eq!((without.bot("dead"), without.bot("state")), (0.into(), "idle".into()));
 }
@@ -235,7 +235,7 @@ fn a_cut_that_is_shorter_than_the_lease_is_survived_by_the_run() {
     wait_until("the handler", || lines(&other, "out") == ["begin 1"]);
     other.start_worker(&["--lease", "60s"]);
     proxy.cut();
-    // It ends while its supervisor can tell nobody.
+    // It ends while its supervisor cannot reach the server.
     fs::write(other.path("go"), "").unwrap();
     wait_until("its end", || lines(&other, "out") == ["begin 1", "end"]);
     assert_eq!(other.bot("pending"), 1);
@@ -279,9 +279,9 @@ fn logs_of_a_run_on_another_machine_say_where_they_are() {
     assert_eq!(said(&other).1, note("elsewhere"));
 }
 
-/// The lease is held up while it is given back, and that is when another machine pushes and is turned away.
+/// The release of the lease is delayed, and in that time another machine pushes and does not get the lease.
 #[test]
-fn whoever_gives_back_a_lease_looks_again_after_that() {
+fn after_releasing_a_lease_its_holder_looks_again() {
     let Some(server) = server() else { return };
     let location = server.location_of("givenback", "inbox");
     let (one, other) = (Machine::new(&location), Machine::new(&location));
@@ -306,8 +306,8 @@ fn whoever_gives_back_a_lease_looks_again_after_that() {
     assert_eq!(lines(&one, "out").len(), 2);
 }
 
-/// One dispatch after each push is enough, on whatever machine: whoever holds the lease looks again after it was given
-/// back. There is no worker here, which would look by itself.
+/// One dispatch after each push is enough, on any machine: the holder of the lease looks again after releasing it.
+/// There is no worker here, which would look by itself.
 #[test]
 fn a_dispatch_after_each_push_is_enough_on_whatever_machine() {
     let Some(server) = server() else { return };

@@ -31,7 +31,7 @@ fn dice(state: &mut u64, end: u64) -> u64 {
     *state % end
 }
 
-/// Pushes until it is told to stop, and returns what was acknowledged. What was not may be stored or not.
+/// Pushes until it is asked to stop, and returns the acknowledged events. Others may be stored or not.
 pub fn push(location: &Location, name: usize, done: &AtomicBool) -> Vec<(i64, String)> {
     let (mut acknowledged, mut store, mut n) = (Vec::new(), None, 0);
     while !done.load(Ordering::SeqCst) {

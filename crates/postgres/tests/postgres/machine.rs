@@ -1,4 +1,4 @@
-//! Machines that share a thread: each has its own folders, and so its own locks and logs, and runs the program.
+//! Machines that share a thread: each has its own folders, and so its own locks and logs.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use thread_testkit::{Run, Signal, World, kill, send, wait_for, wait_until};
 pub struct Machine {
     world: World,
     pub location: String,
-    /// What its users have set.
+    /// Environment variables that its users have set.
     pub variables: Vec<(&'static str, String)>,
     workers: Vec<Child>,
 }
@@ -23,7 +23,7 @@ pub struct Machine {
 impl Machine {
     pub fn new(location: &str) -> Machine {
         let world = World::named("machine");
-        // Given a place of this kind, `thread` executes it.
+        // `thread` executes `thread-postgres` for such a location.
         fs::remove_file(world.bin().join("thread")).unwrap();
         symlink(env!("CARGO_BIN_EXE_thread-postgres"), world.bin().join("thread")).unwrap();
         Machine { world, location: location.to_owned(), variables: Vec::new(), workers: Vec::new() }
@@ -88,7 +88,7 @@ impl Machine {
 
     /// Subscribes `bot`, which writes what it gets to `out`, and `overlap` if two of its runs on this machine overlap.
     pub fn subscribe_bot(&self) {
-        // The lock goes on to what it starts.
+        // Child processes of the handler inherit the lock.
         let handler = "exec 9>lock; flock -n 9 || echo overlap >>out; cat >>out; sleep 0.02";
         let options = ["--deliver", "stdin", "--max-attempts", "1000", "--backoff", "10ms"];
         self.ok(&[&["subscribe", "bot", handler][..], &options].concat());
@@ -112,7 +112,7 @@ impl Machine {
         self.world.processes()
     }
 
-    /// Ends all that runs on it, as a power cut would.
+    /// Kills all processes of the machine, as a power cut would.
     pub fn kill(&mut self) {
         wait_until("the processes of a machine to end", || {
             let left = self.processes();
@@ -153,12 +153,12 @@ impl Proxy {
         proxy
     }
 
-    /// From now on, nothing gets through, and nobody is told: as if a cable had been pulled.
+    /// From now on, nothing gets through, and no connection is closed: as if a cable had been pulled.
     pub fn cut(&self) {
         self.is_cut.store(true, Ordering::SeqCst);
     }
 
-    /// What was sent meanwhile is lost, with the connections that it was sent on.
+    /// Data sent while it was cut is lost, with its connections.
     pub fn heal(&self) {
         for stream in self.open.lock().unwrap().drain(..) {
             stream.shutdown(std::net::Shutdown::Both).ok();

@@ -1,4 +1,4 @@
-//! Several machines that share a thread: waking, leases, and what a machine that was cut off may not do.
+//! Several machines that share a thread: waking, leases, and the limits on a machine that was cut off.
 
 use std::fs;
 use std::time::{Duration, SystemTime};
@@ -24,7 +24,7 @@ fn what_is_pushed_on_one_machine_is_noticed_on_another() {
     let Some((one, mut other)) = two() else { return };
     other.start_worker(&[]);
     wait_until("the worker", || other.base().join("run/_commit").exists());
-    // There are no consumers, so nobody but the listener touches it there.
+    // There are no consumers, so only the listener touches the file there.
     let touched = || fs::metadata(other.base().join("run/_commit")).unwrap().modified().unwrap();
     wait_until("a notice", || {
         let before: SystemTime = touched();
@@ -75,7 +75,7 @@ fn a_run_is_stopped_from_another_machine_which_knows_its_host() {
     one.ok(&["push", "x"]);
     wait_until("the handler", || lines(&one, "began") == ["1"]);
     wait_until("its record", || other.bot("state") == "running" && other.bot("host").is_string());
-    // A machine that does not run it takes it for neither dead nor its own.
+    // Another machine considers the run neither dead nor its own.
     other.ok(&["dispatch"]);
     other.ok(&["stop", "bot"]);
     assert_eq!((other.bot("state"), other.bot("reason")), ("stalled".into(), "stopped".into()));
@@ -110,7 +110,7 @@ fn a_machine_that_is_cut_off_ends_its_handler_before_another_begins_and_writes_n
     other.kill();
     proxy.heal();
     one.ok(&["seek", "bot", "1"]);
-    // What the old handler would write.
+    // The text that the old handler would write.
     let mut ack = one.command(&["ack", "bot", "2"]);
     ack.envs([("THREAD_CONSUMER", "bot"), ("THREAD_EPOCH", "1")]);
     let refused = ack.output().unwrap();
@@ -122,7 +122,7 @@ fn a_machine_that_is_cut_off_ends_its_handler_before_another_begins_and_writes_n
 }
 
 #[test]
-fn what_a_machine_ran_whose_power_was_cut_is_run_by_another_once_the_lease_is_over() {
+fn runs_of_a_machine_without_power_move_to_another_once_the_lease_expires() {
     let Some((mut one, mut other)) = two() else { return };
     let handler = "echo begin $THREAD_EPOCH >>out; [ $THREAD_EPOCH = 1 ] && exec sleep 1000; cat >>out";
     one.ok(&["subscribe", "bot", handler, "--deliver", "stdin"]);

@@ -58,7 +58,7 @@ impl Pooler {
         output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
     }
 
-    /// How many connections there are from a program that calls itself so.
+    /// How many clients of the pooler have this name.
     fn clients(&self, server: &Server, name: &str) -> usize {
         let all = self.ask(server, "pgbouncer", "SHOW CLIENTS").unwrap();
         all.lines().filter(|line| line.contains(name)).count()
@@ -73,7 +73,7 @@ impl Drop for Pooler {
 }
 
 #[test]
-fn behind_a_pooler_nothing_is_lost_and_that_there_is_no_listen_is_found_out() {
+fn behind_a_pooler_nothing_is_lost_and_the_lack_of_listen_is_detected() {
     let Some(server) = server() else { return };
     let Some(pooler) = Pooler::start(server) else { return };
     let location = format!(

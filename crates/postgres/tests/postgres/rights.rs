@@ -1,4 +1,4 @@
-//! The rights that SPEC.md lists for roles: each role can do its own job, and nobody else's.
+//! The rights that SPEC.md lists for roles: each role can do its own job, and no other.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use thread_testkit::wait_until;
 
 use crate::machine::Machine;
 
-/// The statements that SPEC.md's table of rights stands for, by what they allow.
+/// The statements that grant the rights in SPEC.md's table, by what they allow.
 fn grants(schema: &str, role: &str) -> BTreeMap<&'static str, String> {
     let table = |name: &str| format!("{schema}.{name}");
     let usage = format!("GRANT USAGE ON SCHEMA {schema} TO {role};");
@@ -33,7 +33,7 @@ fn grants(schema: &str, role: &str) -> BTreeMap<&'static str, String> {
     ])
 }
 
-/// What belongs to each job.
+/// The commands of each job.
 const JOBS: [(&str, &[&str]); 5] = [
     ("push", &["push x", "push --batch"]),
     ("push with keys", &["push x --idempotency-key k"]),
@@ -49,7 +49,7 @@ struct Role<'s> {
 }
 
 impl Role<'_> {
-    /// Runs a line of [`JOBS`]. Whatever is refused is refused for want of rights, and says where they are listed.
+    /// Runs a line of [`JOBS`]. A refusal must be for lack of rights, and say where they are listed.
     fn can(&self, line: &str) -> bool {
         let mut command = self.machine.command(&[]);
         let words: Vec<&str> = line.split(' ').collect();
@@ -89,7 +89,7 @@ fn a_role_that_may_consume_runs_handlers() {
 }
 
 #[test]
-fn each_role_can_do_its_own_job_and_nobody_elses() {
+fn each_role_can_do_its_own_job_and_no_other() {
     let Some(server) = server() else { return };
     let machine = Machine::new(&server.location_of("jobs", "inbox"));
     machine.ok(&["init", &machine.location]);

@@ -52,7 +52,7 @@ fn connections_see_each_others_commits_at_once_and_in_order() {
     }
 }
 
-/// The claim is about what a reader sees that only asks for newer ids, as followers do.
+/// This is about readers that only ask for newer ids, as followers do.
 #[test]
 fn sixteen_writers_leave_no_gap_and_no_follower_misses_or_doubles_an_event() {
     const WRITERS: usize = 16;
@@ -123,7 +123,7 @@ fn sixteen_writers_of_as_many_threads_hinder_nobody_and_followers_see_each_event
     let locations: Vec<Location> = texts.iter().map(Location::from).collect();
     locations.iter().for_each(|location| (SCHEME.init)(location).unwrap());
     let machine = Machine::new(&texts[0]);
-    // Real ones, of a few.
+    // Followers of four of the threads, as separate processes.
     let mut followers: Vec<_> = (0..4)
         .map(|n| {
             let out = std::fs::File::create(machine.path(&n.to_string())).unwrap();
@@ -158,7 +158,7 @@ fn sixteen_writers_of_as_many_threads_hinder_nobody_and_followers_see_each_event
     }
 }
 
-/// Whoever looks after a notice sees what it is about.
+/// A reader that looks after a notice sees its event.
 #[test]
 fn a_notice_comes_after_the_commit() {
     let Some(server) = server() else { return };
@@ -284,7 +284,7 @@ fn of_processes_that_make_the_same_thread_one_does() {
 }
 
 #[test]
-fn a_newer_schema_is_refused_and_what_is_no_thread_is_said_to_be_none() {
+fn a_newer_schema_is_refused_and_a_missing_thread_is_reported() {
     let Some(server) = server() else { return };
     let location = Location::from(server.location_of("newer", "inbox"));
     let missing = (SCHEME.open)(&location, LIMIT).err();
@@ -321,7 +321,7 @@ fn a_transaction_that_stays_open_is_not_waited_for_longer_than_the_limit() {
             put(&[message("a")])?;
             let refused = append(&mut *other, &[message("b")]).unwrap_err();
             assert!(refused.is_locked(), "{refused}");
-            // A reader waits for nobody.
+            // A reader does not wait for the lock.
             assert_eq!(ids(&mut *other, 0), [0; 0]);
             Ok(())
         })
@@ -330,7 +330,7 @@ fn a_transaction_that_stays_open_is_not_waited_for_longer_than_the_limit() {
 }
 
 #[test]
-fn a_store_goes_on_after_its_connection_was_cut() {
+fn a_store_reconnects_after_its_connection_was_cut() {
     let Some(server) = server() else { return };
     let location = server.location_of("cut", "inbox").replace('#', "&application_name=cut#");
     let location = Location::from(location);
@@ -357,7 +357,7 @@ fn a_store_goes_on_after_its_connection_was_cut() {
     assert_eq!(put(&mut *store, &message("x")).unwrap(), Stored::New(3));
 }
 
-/// One COPY goes on from piece to piece, and makes way for a look at keys.
+/// One COPY continues over several pieces, and is ended for a look-up of keys.
 #[test]
 fn a_batch_of_many_pieces_has_its_order_and_knows_its_own_keys() {
     let Some(location) = thread() else { return };
@@ -378,7 +378,7 @@ fn a_batch_of_many_pieces_has_its_order_and_knows_its_own_keys() {
                     events[50] = with_key(&events[50], &keys[piece]);
                 }
                 if piece % 4 == 3 {
-                    // One of a piece that was sent, and one that was stored long before.
+                    // One from a piece that was sent, and one that was stored long before.
                     events.push(with_key(&message(&contents[first - 150]), &keys[piece - 2]));
                     events.push(with_key(&message("0"), "before"));
                 }

@@ -1,4 +1,4 @@
-//! Somebody else's transaction that stays open, so that the server can remove no old version of a row.
+//! A transaction of another client that stays open, so that the server can remove no old version of a row.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -59,7 +59,7 @@ fn a_transaction_of_somebody_else_blocks_nobody_and_tables_stay_bounded_after_it
         rounds += 1;
     }
     if !thread_testkit::long() {
-        // As many more pushes would do.
+        // As further pushes would do.
         server
             .psql("DO 'BEGIN FOR i IN 1..3000 LOOP UPDATE held.counters SET newest = newest; END LOOP; END'");
     }
@@ -68,8 +68,8 @@ fn a_transaction_of_somebody_else_blocks_nobody_and_tables_stay_bounded_after_it
     drop(stdin);
     psql.wait().unwrap();
 
-    // Pushes remove the old versions on the pages that they use, and autovacuum the others; after that there is room
-    // for whatever comes, in the same pages.
+    // Pushes remove the old versions on the pages that they use, and autovacuum the others; after that, new rows fit
+    // into the same pages.
     let dead = "SELECT coalesce(sum(n_dead_tup), 0) < 2000 FROM pg_stat_user_tables \
                 WHERE schemaname = 'held' AND relname = 'counters'";
     let after = push(&mut *store, count);
@@ -84,7 +84,7 @@ fn a_transaction_of_somebody_else_blocks_nobody_and_tables_stay_bounded_after_it
          counters and cursors had {free:?} bytes before it, {held:?} at its end, {settled:?} and {grown:?} after it",
         rounds * count
     );
-    // Ten pages are what comes between two visits of autovacuum.
+    // About ten pages are added between two runs of autovacuum.
     let is_bounded = |at: usize| grown[at] <= settled[at].max(held[at]) + 10 * 8192;
     assert!(is_bounded(0) && is_bounded(1), "{held:?} {settled:?} {grown:?}");
 }
