@@ -1,4 +1,4 @@
-//! The client against a gateway whose every frame is written by the test.
+//! The client against a gateway whose frames are all written by the test.
 
 use std::time::Duration;
 
@@ -143,7 +143,7 @@ async fn a_client_comes_back_after_the_last_event_it_saw_and_sends_again_what_go
         assert_eq!((&switch.params["sessionId"], &switch.params["after"]), (&json!(SESSION), &json!(6)));
         peer.title(9).await;
         peer.entered(&switch, 9).await;
-        // Another connection of this client may have been served a moment longer.
+        // Another connection of this client may still have been served for a moment.
         peer.title(9).await;
         let second = peer.request("agent").await;
         assert_eq!(first, second);
@@ -184,7 +184,7 @@ async fn a_client_that_only_listens_comes_back_too() {
 }
 
 #[tokio::test]
-async fn whoever_enters_again_sees_the_open_run_again() {
+async fn a_client_that_enters_again_sees_the_open_run_again() {
     let gateway = Gateway::start().await;
     let (mut client, mut peer) = gateway.entered().await;
     peer.title(4).await;
@@ -258,7 +258,7 @@ async fn a_request_that_is_too_large_is_not_sent() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_told_and_the_client_goes_on() {
+async fn an_unreadable_frame_is_reported_and_the_client_continues() {
     let gateway = Gateway::start().await;
     let (mut client, mut peer) = gateway.entered().await;
     peer.send("nonsense".to_owned()).await;
@@ -345,11 +345,11 @@ async fn a_client_comes_back_to_the_session_that_it_has_made_or_was_brought_to_u
     let scene = async {
         let mut peer = gateway.client().await;
         let switch = peer.request("sessions.switch").await;
-        // It knows that nothing was there before.
+        // It knows that there were no events before.
         assert_eq!((&switch.params["sessionId"], &switch.params["after"]), (&json!(OTHER), &json!(0)));
         let title = Event::from(Title { title: "first".to_owned() });
         peer.send(title.text(Some(OTHER), None, Some(1), None)).await;
-        // A command brings it elsewhere, where it knows no event.
+        // A command switches it to another session, in which it has seen no event.
         let title = Event::from(Title { title: "elsewhere".to_owned() });
         peer.send(title.text(Some(SESSION), None, Some(1), None)).await;
         let payload = json!({
@@ -423,7 +423,7 @@ async fn no_event_is_lost_with_a_future_that_is_dropped() {
     assert_eq!(seen, (4..200).map(|seq: i64| seq.to_string()).collect::<Vec<_>>());
 }
 
-/// An authority, and a server for `localhost` that it has certified.
+/// A certificate authority, and a server for `localhost` with a certificate of it.
 fn tls() -> (String, tokio_rustls::TlsAcceptor) {
     let authority_key = rcgen::KeyPair::generate().unwrap();
     let mut authority = rcgen::CertificateParams::new(Vec::new()).unwrap();
