@@ -1,5 +1,5 @@
-// One address for each thing. Chat: #/ the list, #/new, #/s/<session>, #/s/<session>/<seq> for a message in it,
-// #/s/<session>/<seq>?find=<text> for an event in it where a text is marked, and #/s/<session>/<seq>/edit for a changed
+// One address for each view. Chat: #/ the list, #/new, #/s/<session>, #/s/<session>/<seq> for a message in it,
+// #/s/<session>/<seq>?find=<text> for an event in it with a marked text, and #/s/<session>/<seq>/edit for a changed
 // copy of a message.
 // Queues: #/look the threads, #/look/<thread>, and in a thread: /events?filter=…, /events/<id>, /dead?consumer=…, /push,
 // /c/<consumer>, and /c/<consumer>/<run>.
@@ -42,12 +42,12 @@ export const sessionAddress = (session, seq, find) => `#/s/${session}${seq ? `/$
 
 export const editAddress = (session, seq) => `${sessionAddress(session, seq)}/edit`;
 
-/** An address in Queues: of the threads, or of what the parts name in a thread. */
+/** An address in Queues: of the list of threads, or of the part of a thread that `parts` name. */
 export function look(...parts) {
   return ["#/look", ...parts.map(encodeURIComponent)].join("/");
 }
 
-/** The events of a thread, those that match a filter; `event` is open. */
+/** The events of a thread that match a filter; `event` is open. */
 export function eventsAddress(thread, { filter, event } = {}) {
   return look(thread, "events", ...(event ? [event] : [])) + search({ filter });
 }
@@ -59,7 +59,7 @@ function search(params) {
   return given.length ? `?${new URLSearchParams(given)}` : "";
 }
 
-/** Where Escape leads; null if nothing is open that it would close. */
+/** The address that Escape leads to; null if there is nothing to close. */
 export function above(route) {
   if (route.edits) return sessionAddress(route.session);
   if (route.view !== "look") return null;
@@ -73,7 +73,7 @@ export function go(address) {
   location.hash = address;
 }
 
-/** Goes there without a way back. */
+/** Replaces the current address in the history. */
 export function replace(address) {
   history.replaceState(null, "", address);
   dispatchEvent(new HashChangeEvent("hashchange"));

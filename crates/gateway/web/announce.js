@@ -1,4 +1,4 @@
-// What a screen reader is told: that something has come, not each piece of it.
+// Announcements for screen readers: that something has come, not each piece of it.
 
 import { html, useEffect, useState } from "./vendor/preact.js";
 import { beginning, contentOf } from "./text.js";

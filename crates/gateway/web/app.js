@@ -1,4 +1,4 @@
-// The beginning: the token, then the page.
+// The start: exchanges the token, then shows the page.
 
 import { html, render, useEffect, useErrorBoundary, useState } from "./vendor/preact.js";
 import { Announcer } from "./announce.js";
@@ -31,19 +31,19 @@ function App({ refused }) {
     ${help && html`<${Help} onClose=${() => setHelp(false)} />`}`;
 }
 
-// For whoever looks at the page in the console.
+// For debugging in the console.
 globalThis.thread = { state };
 
 const refused = await takeToken();
 await learnAgent();
-// The link may be opened where the page is open already.
+// The link with a token may be opened in a tab that has the page open already.
 addEventListener("hashchange", async () => {
   if (!hasToken()) return;
   await takeToken();
   state.connection.connect();
   dispatchEvent(new HashChangeEvent("hashchange"));
 });
-// Where there is nobody to talk to, the gateway says so.
+// Without an agent to talk to, the gateway names another start address.
 if (document.documentElement.dataset.opens === "look" && address.current().view === "list") {
   state.opensOnly = true;
   history.replaceState(null, "", address.look());

@@ -1,4 +1,4 @@
-// Files that go with a message: chosen, dropped or pasted, and stored at once.
+// Files attached to a message: chosen, dropped or pasted, and uploaded at once.
 
 import { bytesText } from "./text.js";
 

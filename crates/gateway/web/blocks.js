@@ -1,32 +1,33 @@
-// Markdown that grows, as blocks: what has come so far is parsed by markdown-it and cut where one of its top-level
-// blocks begins. All but the last block are done; only the last one is parsed again when something is added. What is
-// shown at any moment is what the whole text so far would be, parsed at once.
+// Growing Markdown, as blocks: the text so far is parsed by markdown-it and cut where a top-level block begins. All but
+// the last block are done; only the last one is parsed again when text is added. At any moment, the result equals that
+// of parsing the whole text so far at once.
 //
-// A block begins for good when its first line is complete, and no link definition stands directly before it, which
-// may still become something else. A definition may come after its use: then what uses it is parsed again.
+// The start of a block is final when its first line is complete and there is no link definition directly before it,
+// which may still become something else. A definition may come after its use: then the blocks that use it are parsed
+// again.
 //
-// Blocks that are very large are cut inside, so that the work for an addition does not grow with the text.
+// Very large blocks are cut inside, so that the work for an addition does not grow with the text.
 
 import MarkdownIt from "./vendor/markdown-it.js";
 
-// No HTML, and no nesting that would take long.
+// No HTML, and no deep nesting, which would take long.
 export const parser = new MarkdownIt({ html: false, linkify: true, maxNesting: 20 });
 parser.linkify.set({ fuzzyLink: false, fuzzyEmail: false, fuzzyIP: false });
-// What is a link is decided by whoever shows it.
+// The renderer decides which links are allowed.
 parser.validateLink = () => true;
 parser.normalizeLink = (url) => url;
 parser.normalizeLinkText = (text) => text;
 
-/** The most characters of a piece of text, of one of a list or table, of any other, and of one that is code, which is
- * parsed in no time. A block is cut into pieces when it has twice as many. */
+/** The maximum number of characters of a piece: of text, of a list or table, of any other block, and of code, which is
+ * parsed quickly. A block is cut into pieces when it has twice as many. */
 const MOST = 2000, MOST_ROWS = 4000, MOST_OTHER = 10_000, MOST_CODE = 20_000;
 
-/** How much is looked at for what is done: a little first. */
+/** How many characters are searched for finished blocks: a few first. */
 const WINDOWS = [MOST_ROWS, MOST_OTHER, MOST_CODE].map((most) => 2 * most);
 
 const inline = parser.inline.parse;
 
-/** Marks within a text are looked for in pieces, because some texts would take very long. */
+/** Inline marks are parsed in pieces, because some texts would take very long. */
 parser.inline.parse = function (text, ...others) {
   for (let from = 0; from < text.length;) {
     const to = text.length - from > 2 * MOST ? spaceBefore(text, from + MOST, from + MOST / 2) : text.length;
@@ -41,7 +42,7 @@ parser.core.ruler.after("inline", "tasks", ({ tokens }) => {
     const { type, content, children } = tokens[n];
     if (type !== "inline" || tokens[n - 2].type !== "list_item_open" || tokens[n - 1].type !== "paragraph_open") continue;
     const box = /^\[([ xX])\]\s+(?=\S)/.exec(content);
-    // It may as well be a link.
+    // It may also be a link.
     if (!box || children[0].type !== "text" || !/^\[[ xX]\]/.test(children[0].content)) continue;
     children[0].content = children[0].content.slice(3).trimStart();
     tokens[n - 2].meta = { done: box[1] !== " " };
@@ -58,7 +59,7 @@ function lineBefore(text, at) {
   return text.lastIndexOf("\n", at - 1) + 1 || at;
 }
 
-/** The tokens of a text without what is in its lines. Definitions of links are put into `references`. */
+/** The block tokens of a text, without inline content. Link definitions are added to `references`. */
 function outline(text, references = {}) {
   const tokens = [];
   parser.block.parse(text, parser, { references }, tokens);
@@ -69,7 +70,7 @@ const DEFINITION = "reference_definition";
 
 const begins = ({ level, nesting }) => level === 0 && nesting >= 0;
 
-/** Where lines begin, for line numbers that only grow. */
+/** The offsets of lines, for line numbers that only grow. */
 function lineFinder(text) {
   let line = 0, at = 0;
   return (wanted) => {
@@ -84,7 +85,7 @@ function lines(text, most) {
   return { all: whole, tokens: outline(whole) };
 }
 
-/** Where the top-level blocks begin for good, but the first one. */
+/** The final starts of top-level blocks, except the first one. */
 function cutsOf({ all, tokens }) {
   const offset = lineFinder(all), cuts = [];
   let before = null;
@@ -96,7 +97,8 @@ function cutsOf({ all, tokens }) {
   return cuts;
 }
 
-/** Where a block that is too large is cut, and what the rest begins with to be of the same kind. Null if it is not. */
+/** Where a block that is too large is cut, and the prefix that makes the rest a block of the same kind. Null if it
+ * is not cut. */
 function cutInside(text, { all, tokens }) {
   const first = tokens.find(begins), offset = lineFinder(all), isOver = (most) => text.length > 2 * most;
   const line = (n) => all.slice(offset(n), offset(n + 1)), at = (at, again = "") => ({ at, again });
@@ -119,7 +121,7 @@ function cutInside(text, { all, tokens }) {
   }
 }
 
-/** What may name a definition. */
+/** The labels that a text may use. */
 function labelsOf(text) {
   const labels = new Set();
   if (!text.includes("[")) return labels;
@@ -137,7 +139,7 @@ export class Blocks {
     this.pieces = [];
     this.blocks = [];
     this.tail = "";
-    /** Definitions of links in what is done, and all of them. */
+    /** Link definitions in finished blocks, and all of them. */
     this.defined = {};
     this.references = {};
     /** Which blocks may use a definition, by its label. */
@@ -149,7 +151,7 @@ export class Blocks {
   add(text) {
     if (!text) return;
     this.pieces.push(text);
-    // Of a line's end in two characters the second may be still to come.
+    // The second character of a CRLF may be still to come.
     const all = (this.held ?? "") + text;
     this.held = all.endsWith("\r") ? "\r" : "";
     this.tail += all.slice(0, all.length - this.held.length).replace(/\r\n?/g, "\n").replaceAll("\0", "\ufffd");
@@ -157,7 +159,7 @@ export class Blocks {
     this.isSettled = false;
   }
 
-  /** All of the text. */
+  /** The whole text. */
   whole() {
     return this.pieces.join("");
   }
@@ -170,7 +172,7 @@ export class Blocks {
     return this;
   }
 
-  /** Ends what is done in the first `most` characters of the tail, if anything is. */
+  /** Ends the finished blocks in the first `most` characters of the tail. */
   cut(most) {
     const found = lines(this.tail, most), cuts = cutsOf(found);
     cuts.forEach((at, n) => this.close(at - (cuts[n - 1] ?? 0)));
@@ -196,7 +198,7 @@ export class Blocks {
     this.defines = true;
   }
 
-  /** Finds the definitions, and the blocks for which they are new. */
+  /** Finds new definitions, and the blocks that use them. */
   define() {
     const tailDefines = this.tail.includes("]:");
     if (!tailDefines && !this.defines) return;

@@ -1,4 +1,4 @@
-// Where messages are written. What is typed is kept in the browser until it is sent.
+// The box for messages. The text is kept in the browser until it is sent.
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
 import { Do } from "./parts.js";
@@ -8,17 +8,17 @@ import { drafts } from "./kept.js";
 import { state } from "./state.js";
 import * as address from "./address.js";
 
-/** When a message is answered, as one chooses it while another is. */
+/** The priorities to choose from while another message is being answered. */
 const PRIORITIES = [
   ["next", "after this", "Answered after what is under way, in the order of messages"],
   ["now", "interrupting it", "Answered at once: what is under way is stopped"],
   ["later", "when idle", "Answered when no other message waits"],
 ];
 
-/** On a telephone, Enter makes a new line. */
+/** On a phone, Enter makes a new line. */
 const hasKeyboard = () => matchMedia("(hover: hover)").matches;
 
-/** `session`: the name under which what is typed is kept; `edited`: the exchange whose message is changed, for a copy. */
+/** `session`: the key under which the draft is kept; `edited`: the exchange whose message is changed, for a copy. */
 export function Composer({ session, activeRun, isBusy, edited, dropped }) {
   const [draft, setDraft] = useState(() => {
     const kept = drafts.get(session);
@@ -76,11 +76,11 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
   };
 
   useLayoutEffect(() => {
-    // As high as its text, up to what the style allows.
+    // As high as its text, up to the maximum in the style.
     area.current.style.height = "auto";
     area.current.style.height = `${area.current.scrollHeight + 2}px`;
   }, [text]);
-  // Whoever asks for a place to write in has it at once.
+  // Focused at once; on a phone only for a new session or a changed message.
   useLayoutEffect(() => {
     if (!hasKeyboard() && !edited && session !== "new") return;
     area.current.setSelectionRange(text.length, text.length);

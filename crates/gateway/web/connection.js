@@ -1,4 +1,4 @@
-// The WebSocket: requests and their responses, events, and coming back after it was lost.
+// The WebSocket: requests and their responses, events, and reconnecting.
 
 /** The request was refused by the gateway. */
 export class Refused extends Error {}
@@ -10,11 +10,11 @@ export class Lost extends Error {
 
 const WAITS = [250, 500, 1000, 2000, 4000, 8000, 10_000];
 
-/** How long nothing may come before the gateway is asked for a sign of life, and before it counts as gone. */
+/** How long the connection may be silent before the gateway is asked for a response, and before it counts as gone. */
 const QUIET = 20_000, GONE = 30_000;
 
 export class Connection {
-  /** `onOpen` is called at each beginning, before anything else is sent; `onChange` when `state` has changed. */
+  /** `onOpen` is called after each connect, before anything else is sent; `onChange` when `state` has changed. */
   constructor({ clientId, onOpen, onEvent, onChange }) {
     Object.assign(this, { clientId, onOpen, onEvent, onChange });
     /** "connecting", "open", "waiting" (until `nextTry`), "refused" (the token is missing or wrong). */
@@ -28,7 +28,7 @@ export class Connection {
     setInterval(() => this.check(), 5000);
   }
 
-  /** Connects; at once, if it waits to try again. */
+  /** Connects, without waiting for the next try. */
   retry() {
     if (this.state === "waiting") this.connect();
   }
@@ -78,7 +78,7 @@ export class Connection {
     else answer?.reject(new Refused(frame.error));
   }
 
-  /** Notices a connection that is gone without a word, as after a sleep. */
+  /** Detects a connection that is gone without a close, for example after a sleep. */
   check() {
     if (this.state !== "open") return;
     const quiet = Date.now() - this.heard;

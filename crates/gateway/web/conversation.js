@@ -1,8 +1,8 @@
-// A conversation as it is shown, made from the gateway's events, one after the other. Nothing here draws
-// anything: `version` of an item grows when it has changed.
+// The model of a conversation, built from the gateway's events, one after the other. Nothing here renders: `version` of
+// an item grows when it has changed.
 //
-// An item is an exchange (a message and the run that answers it) or a note (something that was said aside).
-// A run has steps: what the agent did in the attempt under way, in order.
+// An item is an exchange (a message and the run that answers it) or a note (any other text). A run has steps: the
+// actions of the agent in the current attempt, in order.
 
 import { Blocks } from "./blocks.js";
 
@@ -12,11 +12,11 @@ export class Conversation {
     this.id = id;
     this.onChange = onChange;
     this.title = "";
-    /** How many clients are here. */
+    /** How many clients are in the session. */
     this.clients = 1;
-    /** The newest event that is known; the place to go on from. */
+    /** The newest known event, from which to continue. */
     this.lastSeq = 0;
-    /** Set once the gateway has let us in. */
+    /** Set once the session has been entered. */
     this.entered = false;
     /** If it is a copy, of what: `{sessionId, title, before, seq}`. */
     this.forkedFrom = null;
@@ -25,10 +25,10 @@ export class Conversation {
     this.items = [];
     this.bySeq = new Map();
     this.hasOlder = false;
-    /** What was sent and has not come back as an event; how much ever was. */
+    /** Messages that were sent and have not come back as events; how many were ever sent. */
     this.sending = [];
     this.sent = 0;
-    /** What was searched for, if it is marked: `{item, step}`. */
+    /** The search hit that is marked: `{item, step}`. */
     this.found = null;
     this.version = 0;
   }
@@ -61,7 +61,7 @@ export class Conversation {
         if (message.role === "error") Object.assign(ending, { kind: "failed", why: String(metadata.error ?? "") });
         else if (message.role === "cancelled") Object.assign(ending, { kind: "cancelled", why: String(metadata.why ?? "") });
         else Object.assign(ending, { kind: "answer", tokens: metadata.total_tokens, stage: metadata.stage, took: metadata.latency_ms });
-        // What the agent said by the way comes before the ending.
+        // Output of the agent besides the answer comes before the ending.
         const earlier = [run.ending, ending].filter(Boolean).sort((a, b) => a.seq - b.seq);
         run.ending = earlier.pop();
         for (const aside of earlier) if (aside.seq !== run.ending.seq) this.aside(run, aside);
@@ -76,7 +76,7 @@ export class Conversation {
     return this.items.find((item) => item.seq)?.seq ?? null;
   }
 
-  /** The item that an event belongs to, if it is known: the message, or what was done about it. */
+  /** The item that an event belongs to, if it is known: as its message, or as a part of its run. */
   itemAt(seq) {
     if (this.bySeq.has(seq)) return this.bySeq.get(seq);
     if (!(seq >= this.oldestSeq)) return null;
@@ -85,12 +85,12 @@ export class Conversation {
     return this.items.find(isOf) ?? this.items.find(isAround) ?? this.items.findLast((item) => item.seq < seq) ?? null;
   }
 
-  /** Whether everything is known of an item that there is to know at first. */
+  /** Whether everything that is read at first is known of an item. */
   isRead({ run }) {
     return !run?.ending || Boolean(run.ending.live || run.filled || run.stepsBefore);
   }
 
-  /** Opens what was found. */
+  /** Opens the search hit. */
   find(item, seq) {
     const step = item.run && stepAt(item.run, seq);
     this.found = { item, step };
@@ -98,12 +98,12 @@ export class Conversation {
     this.touch(item);
   }
 
-  /** The run under way. */
+  /** The current run. */
   get activeRun() {
     return this.openRuns().find((run) => run.attempt) ?? null;
   }
 
-  /** Those that are under way or wait; not those of messages that were passed over. */
+  /** Runs that are running or waiting; without those of messages that were skipped. */
   openRuns() {
     const open = [];
     let passed = false;
@@ -128,7 +128,7 @@ export class Conversation {
       (rank(other) < rank(run) || (rank(other) === rank(run) && other.of.seq < run.of.seq))).length;
   }
 
-  /** An event that comes live, or while we catch up. */
+  /** Handles a live event, or one that comes while catching up. */
   event(frame) {
     if (frame.seq) {
       if (frame.seq <= this.lastSeq) return;
@@ -174,7 +174,7 @@ export class Conversation {
   }
 
   record(run, event, payload, seq, at) {
-    // History comes after what it is the history of.
+    // History is read after the newer events.
     const last = run.steps.findLast((step) => !seq || !step.seq || step.seq < seq);
     switch (event) {
       case "status":
@@ -258,7 +258,7 @@ export class Conversation {
     }
   }
 
-  /** A new attempt: what the one before it did is folded away. */
+  /** A new attempt: the steps of the previous one are folded away. */
   attempt(run, number, at) {
     if (run.attempt) {
       const { attempt, began, failure, steps } = run;
@@ -275,7 +275,7 @@ export class Conversation {
     this.closePermissions(run, ending.at, ending);
   }
 
-  /** Nobody is asked any more: a run, or an attempt, has ended. */
+  /** Closes all permission requests: a run, or an attempt, has ended. */
   closePermissions(run, at, ending) {
     for (const step of run.steps) if (step.kind === "permission" && !step.answer && !step.over) this.close(step, at, ending);
   }
@@ -302,7 +302,7 @@ export class Conversation {
     if (!run.steps.some((step) => step.seq === seq)) this.step(run, { kind: "aside", seq, at, content, large });
   }
 
-  /** Adds a step in its place: history comes after what it is the history of. */
+  /** Adds a step at its position: history is read after the newer events. */
   step(run, step) {
     const { steps } = run;
     Object.assign(step, { version: 0, key: step.seq ?? `s${steps.length}` });
@@ -355,12 +355,12 @@ export class Conversation {
     }
   }
 
-  /** All permissions that are asked for. */
+  /** All open permission requests. */
   openPermissions() {
     return this.openRuns().flatMap((run) => run.steps.filter((step) => step.kind === "permission" && !step.answer && !step.over));
   }
 
-  /** The run that an event belongs to: of those with this id, the first that was not over then. */
+  /** The run that an event belongs to: of those with this id, the first that had not ended by then. */
   runOf(runId, seq) {
     if (!runId) return null;
     let last = null;

@@ -1,10 +1,10 @@
-// Dialogs over the page: the browser's own, which keeps the focus inside and gives it back.
+// Modal dialogs: the browser's own element, which keeps the focus inside and restores it.
 
 import { html, useLayoutEffect, useRef } from "./vendor/preact.js";
 
 export function Dialog({ title, onClose, children, class: name = "" }) {
   const ref = useRef();
-  // Open as soon as it is there, so that no key is lost.
+  // Opened as soon as it is rendered, so that no key is lost.
   useLayoutEffect(() => {
     const dialog = ref.current;
     dialog.showModal();

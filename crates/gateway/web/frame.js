@@ -1,6 +1,6 @@
-// Work that is done once before the next picture, however often it is asked for.
+// Work that is done once before the next frame, however often it is requested.
 
-/** A function that runs `work` once per frame at most. In a page that nobody sees, once a second. */
+/** A function that runs `work` at most once per frame. In a hidden page, once a second. */
 export function oncePerFrame(work) {
   let waits = false;
   const run = () => { waits = false; work(); };
@@ -12,7 +12,7 @@ export function oncePerFrame(work) {
   };
 }
 
-/** Who wants to know when something has changed. */
+/** Listeners for changes. */
 export class Changes {
   constructor() {
     this.listeners = new Set();

@@ -1,7 +1,7 @@
-// What the browser keeps for this page, so that a reload loses nothing: what is being typed, messages that are
-// on their way, and what was seen. Everything else is on the gateway's disk.
+// Data in the browser's storage, so that a reload loses nothing: drafts, messages that are being sent, and how far was
+// read. Everything else is on the gateway's disk.
 
-/** What the browser does not keep, because it is full or may not. It lasts until the page is left. */
+/** Data that the browser does not store, because its storage is full or forbidden. It lasts until the page is left. */
 const memory = new Map();
 
 function read(key, otherwise) {
@@ -23,13 +23,13 @@ function write(key, value) {
   }
 }
 
-/** An id that nobody else has. */
+/** A unique id. */
 export function randomId() {
   const bytes = crypto.getRandomValues(new Uint8Array(8));
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/** This browser, as the gateway knows it: its messages stay its own over a reload. */
+/** The client id of this browser: its messages stay its own over a reload. */
 export function clientId() {
   let id = read("client", null);
   if (typeof id !== "string") write("client", id = randomId());
@@ -43,7 +43,7 @@ export const drafts = {
   set: (session, draft) => write(`draft:${session}`, draft.text || draft.files.length ? draft : null),
 };
 
-/** What is being typed in the form that pushes an event, by thread. */
+/** The draft in the form that pushes an event, by thread. */
 export const forms = {
   get: (thread) => read(`push:${thread}`, null),
   set: (thread, form) => write(`push:${thread}`, form),
@@ -62,7 +62,7 @@ export const outbox = {
   },
 };
 
-/** How many messages of a session were seen. What was there before this browser came counts as seen. */
+/** How many messages of a session were seen. Messages from before this browser's first visit count as seen. */
 export const seen = {
   began: read("began", null) ?? (write("began", Date.now()), Date.now()),
   get: (session) => read(`seen:${session}`, null),

@@ -1,4 +1,4 @@
-// The keyboard: single keys where nothing is typed.
+// The keyboard: single keys outside of input fields.
 
 import { html, useEffect, useState } from "./vendor/preact.js";
 import { Dialog } from "./dialog.js";
@@ -30,18 +30,18 @@ function move(list, step) {
   next?.scrollIntoView({ block: "nearest" });
 }
 
-/** What j and k go through. */
+/** The lists that j and k go through. */
 function list() {
   const here = document.activeElement?.closest(".messages, .rows") ?? document.querySelector(".look .rows");
   if (!here) return document.querySelectorAll(".sessions a.session");
   return here.querySelectorAll(here.matches(".rows") ? "a.row" : ".exchange, .note");
 }
 
-/** The name of the box in which something is written at an address that is for that. */
+/** The name of the box to write in at an address; null if it has none. */
 const boxAt = ({ view, edits, session, seq }) => (edits ? `${session}/${seq}` : view === "new" || view === "list" ? "new" : null);
 
-/** Whoever follows a link to where something is written may type at once: until the page is there, nothing is a key, and
- * what was typed is kept. */
+/** After a link to an address for writing, one may type at once: until the box is rendered, letters are not shortcuts,
+ * and the text is kept. */
 function useTyped() {
   const [way] = useState({ towards: null, typed: "" });
   useEffect(() => {

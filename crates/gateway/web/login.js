@@ -6,7 +6,8 @@ const IN_ADDRESS = /^#token=([^&/]+)/;
 
 export const hasToken = () => IN_ADDRESS.test(location.hash);
 
-/** Takes the token out of the address, so that it is in no history and on no screen. Returns why it was refused. */
+/** Removes the token from the address, so that it is in no history and on no screen, and logs in. Returns why it was
+ * refused. */
 export async function takeToken() {
   const token = IN_ADDRESS.exec(location.hash)?.[1];
   if (!token) return null;
@@ -33,14 +34,14 @@ export async function login(token) {
  * one that follows a link from elsewhere. */
 export async function learnAgent() {
   const { dataset } = document.documentElement;
-  // Where there is nobody to talk to, the page says what it opens.
+  // Without an agent to talk to, the page says which address it opens.
   if ("agent" in dataset || "opens" in dataset) return;
   const page = await fetch("./", { signal: AbortSignal.timeout(3000) }).then((answer) => answer.text()).catch(() => "");
   const name = /<html[^>]* data-agent="([^"]*)"/.exec(page)?.[1];
   if (name !== undefined) dataset.agent = name;
 }
 
-/** Ends the login of this browser, and with it everything that the page has open. */
+/** Ends the login of this browser, and with it all connections of the page. */
 export async function logout() {
   const answer = await fetch("api/v1/logout", { method: "POST" }).catch(() => null);
   if (!answer) throw new Error("The gateway cannot be reached.");

@@ -1,6 +1,6 @@
-// Marks what was searched for, without touching the elements: they change by themselves.
+// Marks search hits without changing the elements, which are rendered again and again.
 
-/** How long what is found may still move, because what stands before it is being made. */
+/** How long a hit may still move because elements before it are being rendered. */
 const SETTLES = 1500;
 
 const marks = globalThis.CSS?.highlights;
@@ -12,8 +12,8 @@ export function unmark() {
   marks?.delete("found");
 }
 
-/** Marks a text wherever it stands in an element of the box that scrolls, and brings it into view: the first that
- * stands in `within`, if any does. Until the reader does something, it stays in view while the page is still made. */
+/** Marks all occurrences of a text in an element of the box that scrolls, and brings one into view: the first in
+ * `within`, if there is one. It stays in view while the page is still being rendered, until the reader does something. */
 export function mark(box, element, within, text, onScroll) {
   unmark();
   const until = performance.now() + SETTLES;
@@ -39,7 +39,7 @@ export function mark(box, element, within, text, onScroll) {
   frame = requestAnimationFrame(look);
 }
 
-/** Where a text stands. */
+/** The ranges in which a text occurs. */
 function rangesOf(element, text) {
   const words = text.trim().replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&").replace(/\s+/g, "\\s+");
   const pattern = new RegExp(words, "giu"), nodes = document.createTreeWalker(element, NodeFilter.SHOW_TEXT), ranges = [];

@@ -1,14 +1,14 @@
-// Markdown as elements. No text ever becomes HTML: the parser's tokens are turned into elements one by one, tags
-// are shown as they are written, and images are links.
+// Renders Markdown as elements. No text is ever used as HTML: the parser's tokens are turned into elements one by one,
+// tags are shown as text, and images are links.
 
 import { Component, h, html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { Blocks } from "./blocks.js";
 import { linkUrl, visible } from "./text.js";
 
-/** How many characters are made for one picture, and how many blocks are taken away. */
+/** How many characters are rendered per frame, and how many blocks are removed. */
 const STEP = 2000, STEP_BACK = 20;
 
-/** Whether it is so long that it cannot be taken out of the page at once. */
+/** Whether it is so long that it cannot be removed from the page at once. */
 export function isLong(source) {
   return source.settle().blocks.length > STEP_BACK;
 }
@@ -23,22 +23,22 @@ class Block extends Component {
   }
 }
 
-/** Where a range of blocks ends that grows from `at` for one picture. */
+/** The end of the range of blocks from `at` that is rendered in one frame. */
 function grown(blocks, at, isBack) {
   for (let made = 0; made < STEP && (isBack ? at > 0 : at < blocks.length);) made += blocks[isBack ? --at : at++].text.length;
   return at;
 }
 
 /** A text, or `Blocks` that grow; `version` changes when they have grown. Of a long one only a few blocks are
- * made for each picture, the last ones first, so that the page can be used meanwhile. With `onGone` they are taken
- * away in the same manner, and it is called at the end. */
+ * rendered per frame, the last ones first, so that the page stays responsive. With `onGone` they are removed in the
+ * same way, and it is called at the end. */
 export function Markdown({ text, source, onGone }) {
   const kept = useRef(null);
   if (!source && kept.current?.text !== text) kept.current = { text, blocks: new Blocks(text) };
   const all = (source ?? kept.current.blocks).settle();
   const { length } = all.blocks;
   const range = useRef({ from: grown(all.blocks, length, true), to: length }).current;
-  // What was in view as the tail stays there as a block.
+  // The former tail stays in view as a block.
   range.to = range.isAtEnd && !onGone ? grown(all.blocks, range.to, false) : Math.min(range.to, length);
   range.isAtEnd = range.to === length;
   const [, redraw] = useState(0);
@@ -47,7 +47,7 @@ export function Markdown({ text, source, onGone }) {
     if (!waits) return;
     const frame = requestAnimationFrame(() => {
       if (onGone && range.to - range.from <= STEP_BACK) return onGone();
-      // From the end: what remains need not be moved.
+      // From the end, so that the rest does not move.
       if (onGone) range.to -= STEP_BACK;
       else if (range.to < length) range.to = grown(all.blocks, range.to, false);
       else range.from = grown(all.blocks, range.from, true);
@@ -91,7 +91,7 @@ function element(token, children) {
   if (tag === "td") return h("td", { class: aligned(token) }, children);
   if (tag === "table") return html`<div class="table" tabIndex="0"><table>${children}</table></div>`;
   if (/^h[1-6]$/.test(tag)) {
-    // The page has headings of its own above these.
+    // One level down: the page has headings of its own above these.
     const level = Math.min(Number(tag[1]) + 1, 6);
     return html`<div class=${`heading ${tag}`} role="heading" aria-level=${level}>${children}</div>`;
   }
@@ -118,7 +118,7 @@ function single(token) {
   }
 }
 
-/** A link says where it leads. */
+/** A link shows its host. */
 function link(href, label, saysWhere) {
   const url = linkUrl(href);
   if (!url) return html`<span>${label}<span class="leads-to"> (${visible(href)})</span></span>`;

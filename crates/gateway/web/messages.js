@@ -1,4 +1,4 @@
-// The conversation from top to bottom, and where the reader is in it.
+// The list of messages, and the reader's position in it.
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
 import { Content, Copy, Do, Large, Versioned } from "./parts.js";
@@ -10,12 +10,12 @@ import { beginning, contentOf, jsonText, visible, whoText } from "./text.js";
 import { readOnly, state } from "./state.js";
 import * as address from "./address.js";
 
-/** How near to the end one counts as being there, and how near to the beginning older messages are fetched. */
+/** How near to the end a position counts as the end, and how near to the beginning older messages are fetched. */
 const NEAR = 48, AHEAD = 400;
 
 export function Messages({ conversation }) {
   const box = useRef(), inside = useRef();
-  /** Whether the view stays at the end when something comes. */
+  /** Whether the view stays at the end when something is added. */
   const stays = useRef(true);
   const lastTop = useRef(0);
   const anchor = useRef(null);
@@ -33,7 +33,7 @@ export function Messages({ conversation }) {
   };
   const keep = () => {
     const { scrollTop, scrollHeight, clientHeight } = box.current;
-    // Scrolled up just now, and the event that says so is still to come.
+    // Scrolled up just now; the scroll event is still to come.
     if (scrollTop < lastTop.current - 1 && scrollHeight - scrollTop - clientHeight >= NEAR) stays.current = false;
     if (stays.current) box.current.scrollTop = scrollHeight;
     lastTop.current = box.current.scrollTop;
@@ -66,7 +66,7 @@ export function Messages({ conversation }) {
     if (anchor.current) anchor.current.was = anchor.current.top();
   };
 
-  // What was read stays where it is when something is put before it.
+  // The view does not move when something is added before it.
   useLayoutEffect(() => {
     const held = anchor.current;
     if (held?.element.isConnected && !stays.current) {
@@ -84,11 +84,11 @@ export function Messages({ conversation }) {
     return () => watch.disconnect();
   }, []);
   useEffect(() => { if (!stays.current) setBelow(true); }, [newest]);
-  // What one sends oneself is always shown. It may have come back before it was ever drawn as being sent.
+  // The reader's own message is always brought into view. It may have come back before it was rendered as being sent.
   useLayoutEffect(() => { if (conversation.sent) toEnd(); }, [conversation.sent]);
   useEffect(() => unmark, []);
   useEffect(() => {
-    // What the address names is brought into view, once.
+    // The item that the address names is brought into view, once.
     const { seq, edits, find } = state.route, place = `${seq} ${find}`;
     if (found.current === place) return;
     if (!find) unmark();
@@ -111,7 +111,7 @@ export function Messages({ conversation }) {
     }
   });
 
-  // Whoever opens something wants to read it, even if it does not end in view.
+  // The reader wants to read what they open, so the view does not jump to its end.
   const opening = (event) => {
     if (!event.target.closest("summary")) return;
     stays.current = false;
@@ -143,7 +143,7 @@ export function Messages({ conversation }) {
   </div>`;
 }
 
-/** Where a session that is a copy begins to be one of its own. */
+/** The line in a copied session at which its own messages begin. */
 function CopyOf({ from }) {
   const title = visible(from.title) || "Untitled";
   return html`<p class="hint copy-of">${from.seq > 1 ? `Up to here a copy of “${title}”` : `Started again from the first message of “${title}”`},
@@ -158,7 +158,7 @@ function Exchange({ item, position, isBehind }) {
   </article>`;
 }
 
-/** When a message is answered, if not in its turn. */
+/** The priority of a message, if it is not the default. */
 const PRIORITY = { now: "interrupts", later: "when idle" };
 
 function Said({ item, position, isBehind }) {
@@ -238,7 +238,7 @@ function Events({ run, onClose }) {
   const { id } = state.conversation;
   useEffect(() => {
     state.eventsOf(run).then(setPage, (error) => setError(error.message));
-    // The events are here all the same.
+    // The events come anyway.
     state.lookedAt(run).then(setLooked, () => {});
   }, []);
   return html`<${Dialog} title="What the agent did, event by event" class="wide" onClose=${onClose}>
@@ -256,7 +256,7 @@ function Events({ run, onClose }) {
   <//>`;
 }
 
-/** What an event says, in a few words. */
+/** An event, in a few words. */
 function gistOf({ payload }) {
   const { toolName, title, content, status, message, choice, error, result } = payload;
   const said = [toolName, title, status, choice, content ?? message ?? error ?? result].filter((part) => part !== undefined && part !== null);

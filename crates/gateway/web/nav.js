@@ -1,4 +1,4 @@
-// What both halves of the page have: the way from one to the other, the choice of colours, and the way out.
+// The parts that Chat and Queues share: links between them, the choice of colours, and "Log out".
 
 import { html, useState } from "./vendor/preact.js";
 import { logout } from "./login.js";
@@ -14,7 +14,7 @@ export function Halves() {
   </nav>`;
 }
 
-/** Where no token is needed, there is nothing to log out of. */
+/** Without a token, there is no login to end. */
 export function LogOut() {
   if (!("login" in document.documentElement.dataset)) return null;
   return html`<${Do} class="quiet" action=${logout}>Log out<//>`;

@@ -6,7 +6,7 @@ import { useClock } from "./time.js";
 /** `connection`: with its `state`, `failures`, `nextTry`, `why` and `retry()`. */
 export function Offline({ connection }) {
   useClock(connection.state === "waiting" ? 500 : 0);
-  // The first moments of a connection are nothing to be told.
+  // The first moments of a connection are not shown.
   const isTold = connection.state === "waiting" || (connection.state === "connecting" && connection.failures > 0);
   if (!isTold) return null;
   const left = Math.max(0, Math.ceil((connection.nextTry - Date.now()) / 1000));

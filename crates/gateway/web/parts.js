@@ -1,10 +1,10 @@
-// Small pieces that many others use.
+// Small components that others use.
 
 import { Component, html, useEffect, useState } from "./vendor/preact.js";
 import { bytesText, contentOf, showable } from "./text.js";
 import { Markdown } from "./markdown.js";
 
-/** A button that does something which may fail: the error stands beside it, and it cannot be pressed twice. */
+/** A button for an action that may fail: the error is shown next to it, and it is disabled while the action runs. */
 export function Do({ action, children, class: name = "", ...others }) {
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState(null);
@@ -18,7 +18,7 @@ export function Do({ action, children, class: name = "", ...others }) {
     error && html`<span class="error" role="alert">${error}</span>`}`;
 }
 
-/** Something that can be opened; its inside is made when it is. It is opened for what was found inside. */
+/** A component that can be opened; its content is rendered only then. It is opened if it contains the search hit. */
 export function Fold({ class: name = "", summary, open = false, isFound = false, children, label, ...others }) {
   const [isOpen, setOpen] = useState(open || isFound);
   useEffect(() => { if (isFound) setOpen(true); }, [isFound]);
@@ -28,7 +28,7 @@ export function Fold({ class: name = "", summary, open = false, isFound = false,
   </details>`;
 }
 
-/** Is rendered again only when its version has grown, or another property is another. */
+/** Rendered again only when its version has grown or another property has changed. */
 export class Versioned extends Component {
   shouldComponentUpdate(next) {
     const { props } = this;
@@ -43,7 +43,7 @@ export class Versioned extends Component {
 
 const MUCH = 20_000;
 
-/** A long text is cut, until all of it is asked for. Returns what is shown, and the button for the rest. */
+/** Cuts a long text until all of it is requested. Returns the shown part, and the button for the rest. */
 function useCut(text) {
   const [all, setAll] = useState(false);
   if (all || text.length <= MUCH) return [text, null];
@@ -51,13 +51,13 @@ function useCut(text) {
   return [text.slice(0, MUCH), more];
 }
 
-/** Text of any length as it is: what a program wrote. */
+/** Text of any length, verbatim: output of a program. */
 export function Plain({ text, label }) {
   const [shown, more] = useCut(text);
   return html`<pre class="plain" tabIndex="0" aria-label=${label}>${shown}</pre>${more}`;
 }
 
-/** Text of any length as it is: what somebody wrote. */
+/** Text of any length, verbatim: written by a person. */
 function Words({ text }) {
   const [shown, more] = useCut(text);
   return html`<div class="words">${shown}</div>${more}`;
@@ -89,7 +89,7 @@ function File({ file }) {
     url.origin !== location.origin && html`<span class="leads-to"> (${url.host})</span>`}`;
 }
 
-/** Puts text on the clipboard, also where there is no secure context. */
+/** Copies text to the clipboard, also outside of a secure context. */
 export async function copy(text) {
   if (navigator.clipboard && isSecureContext) return navigator.clipboard.writeText(text);
   const area = document.createElement("textarea");

@@ -1,4 +1,4 @@
-// The agent asks for permission. All of the request stands before the buttons, with nothing hidden in it.
+// A permission request of the agent. All of it is shown before the buttons, and nothing in it is hidden.
 
 import { html, useState } from "./vendor/preact.js";
 import { jsonText, stoppedText, visible } from "./text.js";
@@ -37,7 +37,7 @@ export function Permission({ step }) {
   </section>`;
 }
 
-/** Whether the arguments say nothing that the title does not say: a command, most often. */
+/** Whether the only argument is the title itself: most often a command. */
 export function says(given, title) {
   const values = typeof given === "object" ? Object.values(given) : [given];
   return values.length === 1 && values[0] === title;

@@ -1,4 +1,4 @@
-// What the agent does in answer to a message: its thinking, its tools, its words, and how it ends.
+// The run that answers a message: its thinking, its tools, its text, and its ending.
 
 import { html, useCallback, useEffect, useRef, useState } from "./vendor/preact.js";
 import { Content, Copy, Do, Fold, Large, Plain, Versioned } from "./parts.js";
@@ -9,7 +9,7 @@ import { Clock, Elapsed, duration } from "./time.js";
 import { beginning, contentOf, stoppedText } from "./text.js";
 import { state } from "./state.js";
 
-/** How many steps are shown at first, how many more when they are asked for, and how many are made for one picture. */
+/** How many steps are shown at first, how many more on request, and how many are rendered per frame. */
 const SHOWN = 60, MORE = 500, STEP = 5;
 
 const DOING = {
@@ -44,17 +44,17 @@ function RunHead({ run }) {
 export function Steps({ run }) {
   const [first, setFirst] = useState(null);
   const [, redraw] = useState(0);
-  /** Long texts that are in the page. */
+  /** Long texts that are rendered. */
   const long = useRef(new Set()).current;
   const leave = useCallback((step) => { long.delete(step); redraw((n) => n + 1); }, []);
   const { steps } = run;
   const isOpen = !run.ending;
   const words = spoken(run) ? steps : steps.filter((step) => step.kind !== "text");
-  /** Calls that wait for permission. */
+  /** The calls that wait for permission. */
   const asked = new Set(steps.filter(({ kind, answer, over }) => kind === "permission" && !answer && !over).map((step) => step.asked.callId));
   // A new attempt begins without any.
   const begin = Math.min(first ?? Infinity, Math.max(0, words.length - SHOWN));
-  /** Which are made: the last ones at first. */
+  /** The rendered steps: the last ones at first. */
   const made = useRef({ from: 0, length: 0 }).current;
   if (!made.length) made.from = words.length;
   const from = made.from = Math.max(begin, Math.min(made.from, words.length) - STEP);
@@ -110,13 +110,13 @@ function Earlier({ attempt }) {
   <//>`;
 }
 
-/** What was said stands between the steps, if the whole text begins with it: then `rest` is what the whole has besides.
- * Null if it does not, or nothing is known of it: then the whole stands after the steps. */
+/** The text is shown between the steps, if the whole answer begins with it: then `rest` is the remainder. Null if it does
+ * not, or no text is known: then the whole answer is shown after the steps. */
 function spoken(run) {
   const { ending, steps } = run;
   if (!ending || run.all) return { rest: "" };
   const texts = steps.filter((step) => step.kind === "text");
-  // Steps that were read later may bring more of it.
+  // Steps that are read later may contain more of it.
   if (run.spoken?.of !== ending || run.spoken.texts !== texts.length) {
     const said = texts.map((step) => step.source.whole()).join("");
     const whole = ending.content || (ending.kind === "answer" ? null : said);
@@ -146,7 +146,7 @@ export function Ending({ run }) {
 function Stopped({ run }) {
   const { ending, attempt, of } = run;
   const text = stoppedText(ending.why, state.conversation?.clientId);
-  // What never began was taken out of the line.
+  // A run that never began was removed from the queue.
   const words = of && !attempt && !run.stepsBefore ? text.replace(/^Stopped/, "Taken back") : text;
   return html`<strong>${words}</strong>${ending.at && html` · <${Clock} time=${ending.at} />`}`;
 }

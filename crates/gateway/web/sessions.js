@@ -1,4 +1,4 @@
-// The list of sessions: what each is called, when something happened there, and what it needs.
+// The list of sessions: the title of each, its last activity, and what it needs.
 
 import { html, useRef, useState } from "./vendor/preact.js";
 import { Halves, LogOut, Theme } from "./nav.js";
@@ -10,10 +10,10 @@ import * as address from "./address.js";
 
 const DAYS = [["", "any time"], ["today", "today"], ["yesterday", "yesterday"], ["this_week", "this week"], ["last_week", "last week"]];
 
-/** How many letters are shown before what was found. */
+/** How many characters are shown before a hit. */
 const BEFORE = 16;
 
-/** How long nothing more may be typed before it is searched for. */
+/** How long after the last key the search starts. */
 const PAUSE = 250;
 
 export function Sessions({ onHelp }) {
@@ -92,13 +92,13 @@ function Since({ since }) {
   return since ? ` · ${duration(Date.now() - Date.parse(since))}` : null;
 }
 
-/** The text that was found, with what was looked for marked. */
+/** The found text, with the hit marked. */
 function Match({ text: raw }) {
   const query = state.search?.query?.trim().toLowerCase();
   const plain = unmarked(raw), text = plain.toLowerCase().includes(query ?? "") ? plain : raw;
   const at = query ? text.toLowerCase().indexOf(query) : -1;
   if (at < 0) return visible(text);
-  // So near to the beginning that it is seen in a narrow column.
+  // The hit is near the beginning, so that it is visible in a narrow column.
   const from = at <= BEFORE ? 0 : text.indexOf(" ", at - BEFORE) + 1 || at;
   return html`${from > 0 && "…"}${visible(text.slice(Math.min(from, at), at))}<mark>${visible(text.slice(at, at + query.length))}</mark>${visible(text.slice(at + query.length))}`;
 }

@@ -1,4 +1,4 @@
-// What the page knows, and what can be done: the list of sessions, the conversation that is open, the connection.
+// The state of the page and its actions: the list of sessions, the open conversation, the connection.
 
 import { Connection, Lost, Refused } from "./connection.js";
 import { Conversation } from "./conversation.js";
@@ -10,7 +10,7 @@ import { api, get } from "./look/api.js";
 import { Stream } from "./look/stream.js";
 import * as address from "./address.js";
 
-/** How many messages are asked for at once, and how many steps between them. */
+/** How many messages are requested at once, and how many steps between them. */
 const MESSAGES = 20, STEPS = 1000;
 
 /** The largest message, in characters: a frame may have a mebibyte. */
@@ -21,10 +21,10 @@ class State extends Changes {
     super();
     this.route = address.current();
     this.sessions = { list: [], total: 0, error: null, loaded: false, wanted: 50 };
-    /** `{query, day, found, truncated, error}`, if something is searched. */
+    /** `{query, day, found, truncated, error}` during a search. */
     this.search = null;
     this.conversation = null;
-    /** Sessions that were left just now, with all that is there seen. */
+    /** Sessions that were left just now, with everything in them seen. */
     this.left = new Set();
     this.connection = new Connection({
       clientId: clientId(),
@@ -64,7 +64,7 @@ class State extends Changes {
     this.changed();
   }
 
-  /** Where the way to Chat leads: from Queues back to where one was. */
+  /** The address of the link to Chat: from Queues back to the last one there. */
   talkAddress() {
     const last = this.route.view === "look" && lastSession.get();
     return last ? address.sessionAddress(last) : address.listAddress();
@@ -87,7 +87,7 @@ class State extends Changes {
     await entered;
   }
 
-  /** Enters the session that is open, or goes on in it from the last event that is known. */
+  /** Enters the open session, or continues in it from the last known event. */
   async enter() {
     const { conversation, connection } = this;
     if (!conversation || connection.state !== "open") return;
@@ -127,7 +127,7 @@ class State extends Changes {
     if (!document.hidden && this.route.view !== "look") this.refresh();
   }
 
-  /** Hears when something has happened in any session: only then is the list read again. */
+  /** Notified when something has happened in any session: only then is the list read again. */
   watchAll() {
     const isWanted = this.connection.state === "open" && this.route.view !== "look";
     if (isWanted === Boolean(this.watch)) return;
@@ -189,14 +189,14 @@ class State extends Changes {
     this.left.clear();
   }
 
-  /** The title that was given, or the beginning of the first message. */
+  /** The chosen title, or the beginning of the first message. */
   titleOf(conversation) {
     if (conversation.title) return conversation.title;
     const first = !conversation.hasOlder && conversation.items.find((item) => item.message);
     return first ? beginning(contentOf(first.message.content).text, 60) : "";
   }
 
-  /** Whether there is an agent that something can wait for, as far as is known. */
+  /** Whether there is an agent to wait for, as far as is known. */
   agentIsThere(conversation) {
     const known = this.sessions.list.find((session) => session.id === conversation.id);
     return ["asks", "running", "waiting"].includes(known?.state);
@@ -229,8 +229,8 @@ class State extends Changes {
 
   // The conversation
 
-  /** What the agent did between the events `from` and `before`. Of very many steps only the last are read; the
-   * others are read when they are asked for. */
+  /** Reads the steps between the events `from` and `before`. Of very many, only the last are read; the others on
+   * request. */
   async fillSteps(conversation, from, before, most = 5000) {
     const steps = [];
     let page, reached = before;
@@ -246,7 +246,7 @@ class State extends Changes {
     }
   }
 
-  /** The steps of one run, if they were too many. */
+  /** Reads the steps of one run, if they were too many. */
   async stepsOf(run) {
     const conversation = this.conversation;
     try {
@@ -265,7 +265,7 @@ class State extends Changes {
     await this.fillSteps(conversation, conversation.oldestSeq ?? 0, before);
   }
 
-  /** Puts a message on its way. It is kept in the browser until the gateway has it. */
+  /** Sends a message. It is kept in the browser until the gateway has it. */
   async send(content, priority) {
     if (JSON.stringify(content).length > LONGEST) throw new Error("The message is too long. Attach it as a file.");
     if (["new", "list"].includes(this.route.view)) {
@@ -290,7 +290,7 @@ class State extends Changes {
     if (this.connection.state === "open" && conversation.entered) this.deliver(conversation, entry);
   }
 
-  /** Sends what the gateway has not confirmed, once more: it stores each only once. */
+  /** Sends unconfirmed messages again: the gateway stores each only once. */
   flush(conversation) {
     for (const entry of conversation.sending) if (!entry.runId && !entry.error) this.deliver(conversation, entry);
   }
@@ -305,17 +305,17 @@ class State extends Changes {
       const isThere = !accepted.runId || conversation.items.some((item) => item.message && item.run?.runId === accepted.runId);
       if (isThere) this.unsend(conversation, entry);
       if (!accepted.runId && accepted.sessionId && accepted.sessionId !== this.conversation?.id) {
-        // A command has brought us elsewhere.
+        // A command has switched to another session.
         address.go(address.sessionAddress(accepted.sessionId));
       }
     } catch (error) {
-      // What was lost is sent again once there is a connection.
+      // Lost messages are sent again after a reconnect.
       if (error instanceof Refused) entry.error = sentence(error);
     }
     this.changed();
   }
 
-  /** Puts a message that was refused where it was written, to be changed. */
+  /** Puts a refused message back into the composer, to be changed. */
   edit(conversation, message) {
     drafts.set(conversation.id, draftOf(message));
     conversation.drafts = (conversation.drafts ?? 0) + 1;
@@ -327,7 +327,7 @@ class State extends Changes {
     this.changed();
   }
 
-  /** A request of which somebody waits for the outcome. Throws an error with a sentence for them. */
+  /** A request whose outcome the user waits for. Throws an error with a sentence for the user. */
   async ask(method, params) {
     try {
       return await this.connection.request(method, params);
@@ -340,7 +340,7 @@ class State extends Changes {
     return this.ask("agent.cancel", { sessionId: this.conversation.id, runId: run.runId });
   }
 
-  /** Takes a message back that waits, and sends it again so that it interrupts. */
+  /** Cancels a waiting message, and sends it again so that it interrupts. */
   async urgent(exchange) {
     const { conversation } = this;
     await this.cancel(exchange.run);
@@ -366,7 +366,7 @@ class State extends Changes {
     this.refresh();
   }
 
-  /** Makes a copy of the session, with everything before a message, and sends this content there in its place. */
+  /** Copies the session up to a message, and sends this content there in place of the message. */
   async sendCopy(exchange, content) {
     const { conversation } = this;
     const params = { sessionId: conversation.id, before: exchange.message.id };
@@ -378,7 +378,7 @@ class State extends Changes {
     address.go(address.sessionAddress(sessionId));
   }
 
-  /** A name that no other session in the list has. Where nothing is copied, the new message gives it. */
+  /** A title that no other session in the list has. If nothing is copied, it comes from the new message. */
   titleOfCopy(conversation, exchange, text) {
     const isAnew = !conversation.hasOlder && conversation.items.find((item) => item.message) === exchange;
     const own = this.titleOf(conversation);
@@ -405,7 +405,7 @@ class State extends Changes {
     return null;
   }
 
-  /** The last events of a run, as they came: those of other runs may stand between them. */
+  /** The last events of a run, in order: those of other runs may be between them. */
   async eventsOf(run, most = 200) {
     const { id } = this.conversation;
     let before = run.ending ? run.ending.seq + 1 : undefined, events = [], page;
@@ -420,5 +420,5 @@ class State extends Changes {
 
 export const state = new State();
 
-/** Whether the gateway was started with --read-only: then there is nothing to press. */
+/** Whether the gateway was started with --read-only: then controls are hidden. */
 export const readOnly = "readOnly" in document.documentElement.dataset;

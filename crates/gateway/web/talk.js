@@ -1,4 +1,4 @@
-// Chat: the list of sessions, and the conversation that is open.
+// Chat: the list of sessions, and the open conversation.
 
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { Composer } from "./composer.js";
@@ -14,7 +14,7 @@ import * as address from "./address.js";
 
 export function Chat({ onHelp }) {
   const { route, conversation, sessions } = state;
-  // On a telephone the list is a page of its own, once there is one.
+  // On a phone the list is a page of its own, once there are sessions.
   const isList = route.view === "list" && !(sessions.loaded && !sessions.list.length && !readOnly && !opens);
   return html`<main class="talk" data-view=${isList ? "list" : "conversation"}>
     <${Sessions} onHelp=${onHelp} />
@@ -27,10 +27,10 @@ export function Chat({ onHelp }) {
   </main>`;
 }
 
-/** Set if there is nobody to talk to. */
+/** Set if there is no agent to talk to. */
 const { opens } = document.documentElement.dataset;
 
-/** What somebody sees who opens the page: what it is, and a place to write in. */
+/** The start page: what it is for, and a box to write in. */
 function Welcome() {
   const [dropped, drop] = useDrop();
   // The agent of new sessions: undefined if there is none, empty if its name is not known.
@@ -81,7 +81,7 @@ function Write(given) {
   return readOnly ? html`<p class="composer hint">Only looking: the gateway was started with --read-only.</p>` : html`<${Composer} ...${given} />`;
 }
 
-/** The way to what is asked, unless it is in view. */
+/** A link to the open request, unless it is in view. */
 function Question({ asked }) {
   const [isSeen, see] = useState(false);
   useEffect(() => {

@@ -1,10 +1,10 @@
-// Texts that others wrote, as they may be shown.
+// Prepares foreign texts for display.
 
-// What would be invisible, or would show the rest in another order: controls, bidi marks, zero-width characters.
-// (A zero-width joiner stays: emoji are made with it.)
+// Characters that are invisible or reorder the rest: controls, bidi marks, zero-width characters.
+// (A zero-width joiner is not among them: emoji use it.)
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200c\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
 
-/** The text with hidden characters made visible: for what somebody decides by. */
+/** The text with hidden characters made visible: for texts on which a decision depends. */
 export function visible(text) {
   return String(text).replace(HIDDEN, (c) => `‹U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}›`);
 }
@@ -27,7 +27,7 @@ export function unmarked(text) {
     .replace(/\s+/g, " ").trim();
 }
 
-/** Why something was cancelled, without the names that tell clients apart. */
+/** Why something was cancelled, without the client ids. */
 export function stoppedBy(why = "") {
   const client = /^cancelled by external:gateway:([^:]*):\S*: requested by a client$/.exec(why)?.[1];
   if (client === undefined) return why;
@@ -40,7 +40,7 @@ export function sentence(error) {
   return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?)]$/.test(text) ? "" : ".");
 }
 
-/** Who has sent something, for whoever reads it as `client`. */
+/** The sender of something, as shown to `client`. */
 export function whoText(source, client) {
   const [, kind, id] = /^external:gateway:([^:]*):dm:[^:]*:([^:]*)$/.exec(source ?? "") ?? [];
   if (kind && id === client) return "you";
@@ -48,7 +48,7 @@ export function whoText(source, client) {
   return source ? visible(source) : "another client";
 }
 
-/** Why a run ended without an answer, in the words of the agent's side, for whoever reads it as `client`. */
+/** Why a run ended without an answer, in the words of the agent's side, as shown to `client`. */
 export function stoppedText(why, client) {
   const [, asked, by, reason] = /^(?:(cancelled by)|interrupted by event \d+ from) (\S+?)(?:: ([^]*))?$/.exec(why) ?? [];
   if (!by) return sentence({ message: visible(why || "cancelled") });
@@ -57,7 +57,7 @@ export function stoppedText(why, client) {
   return `Stopped by ${who}${reason && reason !== "requested by a client" ? `: ${visible(reason)}` : ""}`;
 }
 
-/** Any JSON value as text: strings as they are, the rest indented. */
+/** Any JSON value as text: strings verbatim, the rest indented. */
 export function jsonText(value) {
   if (typeof value === "string") return value;
   try { return JSON.stringify(value, null, 2) ?? ""; } catch { return String(value); }
@@ -80,7 +80,7 @@ export function contentOf(content) {
   return { text: texts.join("\n"), files };
 }
 
-/** A message as it is typed again. */
+/** The text of a message for the composer. */
 export function draftOf({ content, priority }) {
   const { text, files } = contentOf(content);
   return { text, files: files.map(({ name, type, part }) => ({ name, type, part })), priority };
@@ -102,7 +102,7 @@ function fileOf(part) {
 }
 
 /** How a browser may show a file: "image", "audio", or not at all, but as a link. Only what the gateway itself
- * serves, or what stands in the message, is ever loaded. */
+ * serves, or what is in the message itself, is ever loaded. */
 export function showable(file) {
   const own = ownUrl(file.url);
   if (/^image\/(png|jpeg|gif|webp|avif)$/.test(file.type) && own) return "image";
@@ -115,7 +115,7 @@ function ownUrl(url) {
   try { return new URL(url, document.baseURI).origin === location.origin; } catch { return false; }
 }
 
-/** An address that a link may have, or null. */
+/** A URL if a link may have it, or null. */
 export function linkUrl(url) {
   let parsed;
   try { parsed = new URL(url); } catch { return null; }

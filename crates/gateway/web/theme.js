@@ -1,4 +1,4 @@
-// Light or dark: as the system says, or as was chosen. A classic script, so that it is done before the first paint.
+// Light or dark: the system's setting, or the user's choice. A classic script, so that it runs before the first paint.
 
 globalThis.theme = {
   get() {

@@ -1,4 +1,4 @@
-// Times and durations, as people say them.
+// Times and durations for display.
 
 import { html, useEffect, useState } from "./vendor/preact.js";
 
@@ -67,7 +67,7 @@ export function Stamp({ time, exact = false }) {
 /** Whether two times are of the same second, so that only more of them tells them apart. */
 export const isSameSecond = (one, other) => Math.floor(Date.parse(one) / 1000) === Math.floor(Date.parse(other) / 1000);
 
-/** How long something takes or took: counts while it has no end. */
+/** A duration: counts up while there is no end. */
 export function Elapsed({ from, to }) {
   useClock(to ? 0 : 1000);
   if (!from) return null;

@@ -1,4 +1,4 @@
-// A tool call: what it was given, what came of it, how long it took; with the sub-agents that work for it.
+// A tool call: its arguments, its result, its duration, and the sub-agents that work for it.
 
 import { html } from "./vendor/preact.js";
 import { Fold, Plain } from "./parts.js";
@@ -7,10 +7,10 @@ import { Elapsed } from "./time.js";
 import { beginning, jsonText, stoppedText, visible } from "./text.js";
 import { state } from "./state.js";
 
-/** What the agent's side says of a call of which it has no result when it answers. */
+/** The error that the agent's side gives a call without a result at its answer. */
 const NOT_WAITED_FOR = "the answer came without it";
 
-/** How a call goes: it waits for somebody, runs, was rejected, or is over; and how long it took without the waiting. */
+/** The state of a call (it waits for permission, runs, was rejected or has ended), and its duration without the wait. */
 function courseOf({ asks, at, until, error, unreported }) {
   const asked = asks[asks.length - 1];
   const waited = asks.reduce((sum, step) => sum + ((step.until ?? step.at) - step.at), 0);

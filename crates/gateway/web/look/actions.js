@@ -1,4 +1,4 @@
-// What can be done with a consumer. What ends or repeats work asks first.
+// The actions on a consumer. Those that end or repeat work ask first.
 
 import { html, useState } from "../vendor/preact.js";
 import { Dialog } from "../dialog.js";
@@ -9,7 +9,7 @@ import { api, post } from "./api.js";
 import { AsCommand, command } from "./command.js";
 import { cameOf, count } from "./words.js";
 
-/** A question before something that cannot be taken back. `action` resolves when it is done. */
+/** A question before an action that cannot be undone. `action` resolves when it is done. */
 export function Question({ title, verb, action, lines, disabled = false, class: name = "danger", onClose, children }) {
   const [error, setError] = useState(null);
   const [busy, setBusy] = useState(false);
@@ -36,7 +36,7 @@ export function Question({ title, verb, action, lines, disabled = false, class: 
   <//>`;
 }
 
-/** The buttons of a consumer, as far as they mean something in its state. */
+/** The buttons of a consumer that apply in its state. */
 export function Actions({ thread, consumer }) {
   const [asked, setAsked] = useState(null);
   const [resumed, setResumed] = useState(null);
@@ -58,7 +58,7 @@ export function Actions({ thread, consumer }) {
     ${asked === "seek" && html`<${Seek} thread=${thread} consumer=${consumer} act=${act} onClose=${close} />`}`;
 }
 
-/** The commands that do what the buttons do. */
+/** The commands that do the same as the buttons. */
 export function commandsOf(thread, { name, state }) {
   const verbs = { stalled: ["resume"], paused: ["resume"], waiting: ["resume", "stop", "pause"], running: ["stop", "pause"] }[state] ?? ["pause"];
   return [`${command(thread, "info", name)}`, ...verbs.map((verb) => command(thread, verb, name)), `${command(thread, "logs", name)} --tail 50`];

@@ -2,7 +2,7 @@
 
 import { sentence } from "../text.js";
 
-/** The gateway's own words, as a sentence, with the status of its answer. */
+/** The gateway's error message, as a sentence, with the status of its answer. */
 export class Refusal extends Error {
   constructor(status, words) {
     super(sentence({ message: words }));
@@ -10,7 +10,7 @@ export class Refusal extends Error {
   }
 }
 
-/** The address of what the parts name below `api/v1/threads`. */
+/** The URL below `api/v1/threads` that the parts name. */
 export function api(parts, query = {}) {
   const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
   const path = ["api/v1/threads", ...parts.map(encodeURIComponent)].join("/");

@@ -1,10 +1,10 @@
-// The command lines that do the same: the page teaches the program.
+// The command lines that do the same as the page, so that one can learn them.
 
 import { html } from "../vendor/preact.js";
 import { Copy, Fold } from "../parts.js";
 import { visible } from "../text.js";
 
-/** A word as a shell reads it. */
+/** A word, quoted for a shell if necessary. */
 export function quoted(word) {
   const text = String(word);
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;

@@ -1,4 +1,4 @@
-// A consumer: its state, what waits for it, what can be done, its settings and its runs.
+// A consumer: its state, its pending events, its actions, its settings and its runs.
 
 import { html } from "../vendor/preact.js";
 import { Fold } from "../parts.js";
@@ -11,18 +11,18 @@ import { usePages } from "./pages.js";
 import { For, NUMBER, Why, Word, count, exitText, outcomeText, whatToDo, wordOf } from "./words.js";
 import * as address from "../address.js";
 
-/** Notes that say what the page says itself. */
+/** Notes that repeat what the page shows anyway. */
 const SAID = /^(`thread resume|the next push)/;
 
 const URGENCY = ["stalled", "waiting", "running", "paused"];
 
-/** What is wrong first, then what waits, then what runs. */
+/** Errors first, then what is pending, then what runs. */
 export function byNeed(a, b) {
   const rank = ({ state, pending, untaken_since: untaken }) => { if (untaken) return 0.5; const n = URGENCY.indexOf(state); return n >= 0 ? n : pending > 0 ? 1.5 : 9; };
   return rank(a) - rank(b) || (a.name < b.name ? -1 : 1);
 }
 
-/** The events that wait for a consumer. */
+/** The pending events of a consumer. */
 function waiting(thread, { cursor, filter }) {
   const wanted = filter?.trim() ? ` AND (${filter}\n)` : "";
   return address.eventsAddress(thread.id, { filter: `id > ${cursor}${wanted}` });

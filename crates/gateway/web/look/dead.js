@@ -1,4 +1,4 @@
-// Dead letters: by reason, then one by one; one, some or all are tried again or discarded.
+// Dead letters: by reason, then one by one; one, some or all can be retried or discarded.
 
 import { html, useState } from "../vendor/preact.js";
 import { visible } from "../text.js";

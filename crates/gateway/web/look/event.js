@@ -13,7 +13,7 @@ import * as address from "../address.js";
 
 export function Event({ thread, id, filter }) {
   const [{ answer, error }, setFound] = useState({});
-  // Read again when somebody has handled it.
+  // Read again when it has been handled.
   const about = [thread.dead, ...thread.consumers_state.map(({ cursor, run }) => `${cursor >= id} ${run?.id}`)].join();
   useEffect(() => {
     const gone = new AbortController();
@@ -56,7 +56,7 @@ function Whole({ thread, answer: { event, content_url: url, handled = [], dead =
     <${AsCommand} lines=${command(thread, "peek", "--last-event-id", event.id - 1, "--filter", `id = ${event.id}`)} />`;
 }
 
-/** Why an event still waits for a consumer. */
+/** Why an event is still pending for a consumer. */
 function Standing({ thread, name }) {
   const consumer = thread.consumers_state.find((consumer) => consumer.name === name);
   if (!consumer || consumer.state === "idle") return null;

@@ -12,19 +12,19 @@ import { Tail } from "./tail.js";
 import { NUMBER, count } from "./words.js";
 import * as address from "../address.js";
 
-/** What only a filter has. Without it, SQL is a constant or a column, and nobody means that. */
+/** Operators that only a filter has. SQL without one is a constant or a column, which is no useful filter. */
 const SQL = /[=<>()|&~]|\w\s*%\s*\w|\b(id|created_at|source|type|subtype|content|metadata)\s+(not\s+)?(like|glob|in|is|isnull|notnull|between)\b/i;
 
 /** The filter that finds words in contents. */
 const finding = (words) => `content LIKE '%${words.replace(/[\\%_]/g, "\\$&").replaceAll("'", "''")}%' ESCAPE '\\'`;
 
-/** The words that a filter of that kind finds, or null. */
+/** The words that such a filter finds, or null. */
 function foundBy(filter) {
   const words = /^content LIKE '%([^]*)%' ESCAPE '\\'$/.exec(filter)?.[1].replaceAll("''", "'").replace(/\\([\\%_])/g, "$1") ?? null;
   return words !== null && finding(words) === filter ? words : null;
 }
 
-/** What somebody has typed, as a filter. */
+/** Typed text, as a filter. */
 const filterOf = (text) => (!text || SQL.test(text) ? text : finding(/^"([^"]+)"$/.exec(text)?.[1] ?? text));
 
 const EXAMPLES = [

@@ -11,7 +11,7 @@ import { command, quoted } from "./command.js";
 import { NUMBER, cameOfSeveral, count } from "./words.js";
 import * as address from "../address.js";
 
-/** Whether a consumer can be given something again. */
+/** Whether a consumer can retry dead letters. */
 export function canRetry(thread, name) {
   return thread.consumers_state.some((consumer) => consumer.name === name && consumer.settings.deliver === "stdin");
 }
@@ -24,7 +24,7 @@ function withReason(thread, consumer, reason, verb) {
     `  xargs -n 1 ${command(thread, `dead ${verb}`, consumer)}`].join("\n");
 }
 
-/** What became of those that were retried last. */
+/** The results of the last retries. */
 export function CameOf({ thread, tried }) {
   const consumer = thread.consumers_state.find(({ name }) => name === tried?.consumer);
   if (!consumer) return null;
@@ -36,7 +36,7 @@ export function CameOf({ thread, tried }) {
 }
 
 /** Buttons for dead letters of one consumer. `which`: `{ids}`, `{reason}` or `{all: true}`, which are `n`; `why`: their
- * reasons, `[{reason, count}]`. What became of them stands beneath, or is left to `onTried`. */
+ * reasons, `[{reason, count}]`. Their results are shown below, or passed to `onTried`. */
 export function Again({ thread, consumer, which, n, what, why, onDone, onTried }) {
   const [asked, setAsked] = useState(false);
   const [tried, setTried] = useState(null);
@@ -61,7 +61,7 @@ export function Again({ thread, consumer, which, n, what, why, onDone, onTried }
     <${CameOf} thread=${thread} tried=${tried} />`;
 }
 
-/** How many reasons a question names. */
+/** How many reasons a question lists. */
 const REASONS = 5;
 
 /** The reasons of dead letters, the most frequent first. */
@@ -71,7 +71,7 @@ export function reasonsOf(letters) {
   return [...counts].map(([reason, count]) => ({ reason, count })).sort((a, b) => b.count - a.count);
 }
 
-/** `children` stand before it: a box to tick. `inEvent`: its event is shown already. */
+/** `children` come before it: a check box. `inEvent`: its event is shown already. */
 export function Letter({ thread, letter, children, inEvent = false, onDone }) {
   const { id, consumer, reason, error, attempts, at, retrying, event } = letter;
   return html`<div class="letter">

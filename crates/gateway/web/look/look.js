@@ -1,4 +1,4 @@
-// Queues: the threads, and what is wrong, waits, runs and was in each.
+// Queues: the threads, with the errors, pending events and runs of each.
 
 import { html } from "../vendor/preact.js";
 import { Halves, LogOut, Theme } from "../nav.js";

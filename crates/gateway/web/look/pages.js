@@ -3,8 +3,8 @@
 import { useEffect, useRef, useState } from "../vendor/preact.js";
 import { get } from "./api.js";
 
-/** `url(before)`: the address of a page; `name`: what the answer calls the list; `idOf` an item of it. Whenever `version` changes, the newest
- * page is read again, and what was read of older ones stays. */
+/** `url(before)`: the URL of a page; `name`: the key of the list in the answer; `idOf(item)`: its id. Whenever `version`
+ * changes, the newest page is read again, and older pages are kept. */
 export function usePages(url, name, version = "", idOf = (item) => item.id) {
   const [list, setList] = useState({ items: null, next: null, error: null, answer: null });
   const [loading, setLoading] = useState(false);
@@ -21,7 +21,7 @@ export function usePages(url, name, version = "", idOf = (item) => item.id) {
         const kept = (list.items ?? []).filter((item) => !known.has(idOf(item)));
         const next = answer.next_before ?? null;
         if (before !== undefined) return { items: [...(list.items ?? []), ...answer[name]], next, error: null, answer: list.answer };
-        // A full page may no longer touch what was read before.
+        // If the new page is full, there may be a gap before the older ones.
         return next !== null && kept.length && list.items.every((item) => !known.has(idOf(item)))
           ? { items: answer[name], next, error: null, answer }
           : { items: [...answer[name], ...kept], next: kept.length ? list.next : next, error: null, answer };

@@ -1,4 +1,4 @@
-// How many events when: bars, each of which leads to its events.
+// The number of events over time: bars, each of which links to its events.
 
 import { html } from "../vendor/preact.js";
 import { NUMBER, count } from "./words.js";
@@ -6,7 +6,7 @@ import * as address from "../address.js";
 
 const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
 
-/** In a line of the list: the shape alone, with the numbers for those who do not see it. */
+/** In a line of the list: the shape alone, with the numbers for screen readers. */
 export function Spark({ rate = [] }) {
   const most = Math.max(1, ...rate), all = rate.reduce((sum, n) => sum + n, 0);
   return html`<svg class="spark" role="img" aria-label=${`${count(all, "event")} in the last 30 minutes`} viewBox="0 0 30 8" preserveAspectRatio="none">
@@ -16,7 +16,7 @@ export function Spark({ rate = [] }) {
   </svg>`;
 }
 
-/** What is there can be seen, however little it is beside the most. */
+/** A bar that is not zero is visible, however small it is compared with the largest. */
 const height = (n, most, full) => Math.max((n / most) * full, full / 12);
 
 function between(from, to) {

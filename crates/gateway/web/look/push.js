@@ -45,10 +45,10 @@ export function Push({ thread, route }) {
     }
     setBusy(true);
     try {
-      // The same event is stored once, if the answer is lost and it is sent again.
+      // The event is stored once even if the answer is lost and it is sent again.
       const answer = await post(api([thread.id, "events"]), { source: form.source, type: form.type, subtype: form.subtype || undefined, content: form.content,
         metadata, idempotency_key: form.key || (form.own ??= randomId()) });
-      // What was pushed is not pushed again by accident: there is "Push another like it".
+      // A pushed event is not pushed again by accident: for that there is "Push another like it".
       set({ content: "", key: "" });
       setStored(answer);
       announce(`Stored as event ${answer.id}`);
@@ -79,7 +79,7 @@ export function Push({ thread, route }) {
 function asCommand(thread, { content, type, subtype, source, metadata, key }) {
   const options = ["--source", source, ...(type === "message" ? [] : ["--type", type]), ...(subtype ? ["--subtype", subtype] : []),
     ...(metadata.trim() ? ["--metadata", metadata.trim()] : []), ...(key ? ["--idempotency-key", key] : [])];
-  // An empty text is a word, too.
+  // An empty text is an argument too.
   const text = content === "" ? " ''" : content.startsWith("-") ? ["", "--", quoted(content)].join(" ") : ` ${quoted(content)}`;
   return command(thread, "push", ...options) + text;
 }

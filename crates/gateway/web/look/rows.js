@@ -1,12 +1,12 @@
-// A list of which only the rows near the view are elements, however long it is. All rows have the same height.
+// A virtual list: only the rows near the view are elements, however long it is. All rows have the same height.
 
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/preact.js";
 import { oncePerFrame } from "../frame.js";
 
-/** How many rows are made beyond each end of the view, and how near to the end the next page is asked for, in rows. */
+/** How many rows are rendered beyond each end of the view, and how many rows before the end the next page is read. */
 const BEYOND = 6, NEAR = 60;
 
-/** `added`: how many rows were ever put before the first; what is read stays in its place. `onTop(is)`: whether the view
+/** `added`: how many rows were ever added before the first; the view does not move. `onTop(is)`: whether the view
  * is at the beginning. */
 export function Rows({ items, row, added, label, onEnd, onTop }) {
   const box = useRef(), list = useRef(), height = useRef(36), before = useRef(added);
@@ -18,14 +18,14 @@ export function Rows({ items, row, added, label, onEnd, onTop }) {
     const top = Math.floor(scrollTop / height.current), bottom = Math.ceil((scrollTop + clientHeight) / height.current);
     onTop(scrollTop < height.current / 2);
     if (bottom + NEAR > items.length) onEnd();
-    // In steps, so that most of scrolling makes no rows at all.
+    // In steps, so that most scrolling renders no rows.
     const step = BEYOND / 2, from = Math.max(0, Math.floor(top / step) * step - BEYOND), to = Math.ceil(bottom / step) * step + BEYOND;
     if (from !== first || to !== last) setSpan([from, to]);
   };
-  // Rows are made once for a picture, also when a page comes while somebody scrolls.
+  // Rows are rendered once per frame, also when a page comes during scrolling.
   const look = useMemo(() => oncePerFrame(() => place.current()), []);
   useLayoutEffect(() => {
-    // On a telephone the list is not shown while an event is, and has no height.
+    // On a phone the list is hidden while an event is shown, and has no height.
     height.current = list.current.firstElementChild?.offsetHeight || height.current;
     const more = added - before.current;
     before.current = added;

@@ -1,4 +1,4 @@
-// A run: how it went, when it did what, what it printed, and the events it was about.
+// A run: its result, its timeline, its output, and its events.
 
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { Plain } from "../parts.js";
@@ -14,7 +14,7 @@ import * as address from "../address.js";
 export function RunPage({ thread, route }) {
   const { consumer, run: id } = route;
   const [{ run, error }, setFound] = useState({});
-  // While it is under way, whatever is new in the thread may be its doing.
+  // While it is running, any new event in the thread may belong to it.
   const isOver = run && run.outcome !== "running";
   const about = isOver ? "" : thread;
   useEffect(() => {

@@ -1,5 +1,5 @@
-// Server-sent events, read by `fetch`: so the page can say why there are none and when it tries again. A page that
-// nobody sees holds no stream, for a browser allows six of a gateway's at a time.
+// Server-sent events, read by `fetch`, so that the page can say why there are none and when it tries again. A hidden
+// page has no stream open, because a browser allows only six to one gateway.
 
 import { useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
 import { oncePerFrame } from "../frame.js";
@@ -7,11 +7,12 @@ import { Refusal, refusal } from "./api.js";
 
 const WAITS = [250, 500, 1000, 2000, 4000, 8000, 10_000];
 
-/** How long nothing may come before the stream counts as gone. */
+/** How long the stream may be silent before it counts as gone. */
 const GONE = 45_000;
 
 export class Stream {
-  /** `url(id)` is asked at each beginning, with the id of the last event; `onEvent({event, data, id})`; `onChange()` when `state` has changed. */
+  /** `url(id)` gives the URL for each connect, with the id of the last event; `onEvent({event, data, id})`; `onChange()` when
+   * `state` has changed. */
   constructor({ url, onEvent, onChange }) {
     Object.assign(this, { url, onEvent, onChange });
     /** "connecting", "open", "waiting" (until `nextTry`), "refused" (`why` says it; there is no further try). */
@@ -86,7 +87,7 @@ export class Stream {
       const [, name, value] = /^(event|data|id): ?(.*)$/.exec(line) ?? [];
       if (name) event[name] = name === "data" && event.data ? `${event.data}\n${value}` : value;
     }
-    // Where to go on from; it may come alone.
+    // The id to continue from; it may come alone.
     this.lastId = event.id ?? this.lastId;
     if (!event.data) return;
     try { event.data = JSON.parse(event.data); } catch { return; }

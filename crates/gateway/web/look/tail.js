@@ -5,13 +5,13 @@ import { beginning, visible } from "../text.js";
 import { api, get } from "./api.js";
 import { Stream } from "./stream.js";
 
-/** How many events are asked for at once. */
+/** How many events are requested at once. */
 const PAGE = 200;
 
-/** How many are kept while new ones come and nobody has scrolled away from them. */
+/** How many are kept while new ones come and the list is at its top. */
 const KEPT = 2000;
 
-/** What is shown of a content in the list. */
+/** The part of a content that the list shows. */
 const SHOWN = 160;
 
 function short({ id, created_at, source, type, subtype, content }) {
@@ -24,7 +24,7 @@ export class Tail extends Changes {
     Object.assign(this, { thread, filter, newest });
     this.items = [];
     this.waits = [];
-    /** How many came since the beginning, and were put before the others. */
+    /** How many came since the start, and were added before the others. */
     this.added = 0;
     this.next = undefined;
     this.isTop = true;
@@ -51,7 +51,7 @@ export class Tail extends Changes {
     this.live(false);
   }
 
-  /** A tail that was stopped goes on where it was. */
+  /** A tail that was stopped continues at its position. */
   live(isLive) {
     if (this.isOpen && isLive !== this.isLive) {
       if (isLive) this.stream.start();
@@ -61,12 +61,12 @@ export class Tail extends Changes {
     this.changed();
   }
 
-  /** The reader comes near to the end. */
+  /** The reader scrolls near to the end. */
   more() {
     if (this.isOpen) this.older();
   }
 
-  /** `onwards`: also if a filter was cut off. */
+  /** `onwards`: continue also if a filter was cut off. */
   async older(onwards = false) {
     if (this.loading || this.next === null || this.error || (this.incomplete && !onwards)) return;
     this.loading = true;
@@ -98,7 +98,7 @@ export class Tail extends Changes {
     this.changed();
   }
 
-  /** What has come is put into the list: once for a picture, however much it is. */
+  /** Adds the new events to the list: once per frame, however many there are. */
   take() {
     const came = this.waits;
     if (!came.length) return;

@@ -1,4 +1,4 @@
-// A thread: is anything wrong, what waits, what runs, what was it.
+// A thread: its errors, its consumers and its last events.
 
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { Offline } from "../offline.js";

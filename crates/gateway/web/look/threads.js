@@ -1,4 +1,4 @@
-// All threads: those in which something is wrong first.
+// All threads: those with errors first.
 
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { Offline } from "../offline.js";
@@ -11,7 +11,7 @@ import { useWatch } from "./stream.js";
 import { For, NUMBER, OPEN, count } from "./words.js";
 import * as address from "../address.js";
 
-/** How many are shown at first, and the most that are told at once. */
+/** How many are shown at first, and at most how many are announced at once. */
 const SHOWN = 200, MOST = 1000;
 
 const isWrong = ({ consumers, dead, error, attention }) => Boolean(error || attention || consumers?.stalled || dead);
@@ -44,7 +44,7 @@ function Found({ data, query }) {
   const wanted = query.trim().toLowerCase();
   const all = data.threads.filter(({ name, title, path }) => !wanted || `${name} ${title ?? ""} ${path}`.toLowerCase().includes(wanted));
   const wrong = all.filter(isWrong), well = all.filter((thread) => !isWrong(thread));
-  // What is not shown is not well because of that.
+  // Hidden threads may have errors too.
   const hidden = data.threads.filter(isWrong).length - wrong.length;
   const needs = (n, what) => `${count(n, what)} ${n === 1 ? "needs" : "need"} attention.`;
   return html`
@@ -59,7 +59,7 @@ function Found({ data, query }) {
     </div>`;
 }
 
-/** Sub-agents stand below their session. */
+/** Sub-agents are listed below their session. */
 function nested(threads) {
   const ids = new Set(threads.map(({ id }) => id)), inside = new Map();
   const isInside = ({ parent }) => parent && ids.has(parent);

@@ -1,4 +1,4 @@
-// A run as a timeline: where its time went, and what happened when, minute by minute.
+// A run as a timeline: what its time was spent on, and what happened when, minute by minute.
 
 import { html, useState } from "../vendor/preact.js";
 import { duration, useClock } from "../time.js";
@@ -10,17 +10,17 @@ const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-d
 const NAMES = { waiting: "waits", thinking: "thinks", text: "writes", tool: "tool", permission: "asks", answer: "answers", message: "message", status: "status",
   error: "error", cancelled: "cancelled", sub_agent: "sub-agent", event: "event", given: "is given", idle: "idle" };
 
-/** What time is spent on, as it is summed up. */
+/** The kinds of time in the sums. */
 const SPENT = { permission: "waiting for permission", sub_agent: "sub-agents", tool: "tools", thinking: "thinking", text: "writing", waiting: "waiting",
   idle: "idle, open for a next message" };
 
-/** What says no more than the steps beside it. */
+/** Kinds that add nothing to the steps next to them. */
 const isNoise = ({ kind, label }) => kind === "status" && !/^attempt/.test(label);
 
 /** How many spans are shown at first. */
 const SHOWN = 300;
 
-/** What an agent has ended, and after how long without a next message it counts as idle, in milliseconds. */
+/** The endings of an agent's run, and after how many milliseconds without a next message it counts as idle. */
 const ENDINGS = ["answer", "cancelled"], IDLE = 1000;
 
 /** How a tool ended, where it has no result. */
@@ -36,7 +36,7 @@ function atWork({ at_ms: at, duration_ms: took, event }, asks) {
   return parts;
 }
 
-/** The spans, with what lasts until now, and with the pauses between an answer and the next message. */
+/** The spans, of which open ones last until now, and the pauses between an answer and the next message. */
 function whole(all, run) {
   const isOver = run.outcome !== "running";
   const now = isOver ? run.duration_ms ?? 0 : Date.now() - Date.parse(run.started_at);
@@ -56,7 +56,7 @@ function whole(all, run) {
   return [...spans, ...pauses].sort((a, b) => a.at_ms - b.at_ms || (a.kind === "idle") - (b.kind === "idle"));
 }
 
-/** Whether an agent has answered, and only waits for a next message. */
+/** Whether an agent has answered and only waits for the next message. */
 export function isIdle({ outcome, timeline = [] }) {
   return outcome === "running" && ENDINGS.includes(timeline.findLast((span) => !isNoise(span))?.kind);
 }
@@ -73,7 +73,7 @@ export function Timeline({ thread, run, spans: all }) {
   const start = Math.min(0, ...spans.map(({ at_ms: at }) => at));
   const rows = [...spans.filter(({ at_ms: at }) => at < 0), { kind: "begin", at_ms: 0, label: "the run begins" }, ...given(run), ...spans.filter(({ at_ms: at }) => at >= 0),
     ...(isOver ? [{ kind: "end", at_ms: run.duration_ms ?? end, label: "the run ends" }] : [])];
-  // The end stays in view however much lies before it.
+  // The end stays in view however much comes before it.
   const some = rows.length > shown ? [...rows.slice(0, shown), ...rows.slice(-1)] : rows;
   let minute = null;
   return html`<div class="timeline">
@@ -106,14 +106,14 @@ export function Timeline({ thread, run, spans: all }) {
   }
 }
 
-/** When a span went on; what took no time is a point. */
+/** The bar of a span; one that took no time is a point. */
 function partsOf({ parts, at_ms: at, duration_ms: took = 0 }) {
   return parts?.length ? parts : [[at, parts ? at : at + took]];
 }
 
 const lasted = (span) => partsOf(span).reduce((sum, [from, to]) => sum + to - from, 0);
 
-/** What it was given at its beginning; what came later is a message among the spans. */
+/** The messages given at its start; later ones are among the spans. */
 function given({ handled = [], started_at: began }) {
   return handled.filter(({ created_at: at }) => Date.parse(at) <= Date.parse(began)).slice(0, 20)
     .map(({ id, content }) => ({ kind: "given", at_ms: 0, label: content || `event ${id}`, event: id }));
@@ -144,7 +144,7 @@ function sumsOf(spans) {
   return kinds.map((kind, n) => [kind, sums[n]]).filter(([, sum]) => sum > 0);
 }
 
-/** The sums: a bar in pieces, and the same in words. */
+/** The sums, as a bar in pieces and in words. */
 function Spent({ spans, total }) {
   const sums = sumsOf(spans);
   if (!sums.length) return null;

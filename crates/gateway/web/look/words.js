@@ -1,4 +1,4 @@
-// States as people say them: what, since when, why, and what to do.
+// States in plain words: what, since when, why, and what to do.
 
 import { html } from "../vendor/preact.js";
 import { Ago, Stamp, duration, useClock } from "../time.js";
@@ -10,12 +10,12 @@ export function count(n, one, many = `${one}s`) {
   return `${NUMBER.format(n)} ${n === 1 ? one : many}`;
 }
 
-/** An agent's program that has answered, and is kept open. */
+/** An agent's program that has answered and is kept running. */
 export const OPEN = "open, idle";
 
 export const wordOf = (thread, { name, state }) => (thread.agent_is_idle && name === "agent" && state === "running" ? OPEN : state);
 
-/** A shape for each state, beside its word. */
+/** A symbol for each state, next to its word. */
 const MARKS = { stalled: "■", waiting: "◔", running: "▶", paused: "‖", idle: "○", [OPEN]: "○", pending: "◔" };
 
 export function Word({ state }) {
@@ -41,20 +41,20 @@ export function For({ time }) {
   return at >= 0 ? html`<span class="figure" title=${new Date(at).toLocaleString()}>${duration(Math.max(0, Date.now() - at))}</span>` : null;
 }
 
-/** What became of something that was resumed, and whether that is bad: `before` is the last run of then. */
+/** The result after a resume, and whether it is bad: `before` is the last run before that. */
 export function cameOf({ state, last_run: last, dead_to_retry: again }, before) {
   if (state === "running" || again > 0) return ["it runs …", false];
   if (!last || last.id === before) return ["it is being started …", false];
   return last.outcome === "succeeded" ? ["it ran, and succeeded", false] : [`it ran, and failed again: ${failure(last)}`, true];
 }
 
-/** The same of `n` dead letters that were retried, each in a run of its own: `before` is the consumer of then. */
+/** The same for `n` retried dead letters, each in a run of its own: `before` is the consumer before that. */
 export function cameOfSeveral(consumer, before, n) {
   const good = consumer.runs_succeeded - before.runs_succeeded, bad = consumer.runs_failed - before.runs_failed;
   const ran = good + bad, isUnderWay = consumer.state === "running" || consumer.dead_to_retry > 0;
   if (n === 1 || !ran) return cameOf(consumer, before.last_run?.id);
   const why = consumer.last_run.outcome === "succeeded" ? "" : `: ${failure(consumer.last_run)}`;
-  // Others may have run as well.
+  // Other runs may be among them.
   const all = ran > n ? `${NUMBER.format(ran)} runs since` : ran < n ? `${NUMBER.format(ran)} of ${NUMBER.format(n)} ran` : n === 2 ? "both ran" : `all ${NUMBER.format(n)} ran`;
   const each = ran === 2 ? "both " : ran === 1 ? "" : "all ";
   const text = bad === 0 ? `${all}, ${each}succeeded` : good === 0 ? `${all}, ${each}failed again${why}`
@@ -62,7 +62,7 @@ export function cameOfSeveral(consumer, before, n) {
   return [isUnderWay ? `${text} …` : text, bad > 0];
 }
 
-/** In how long. */
+/** The time until then. */
 function Until({ time }) {
   useClock(1000);
   const left = Date.parse(time) - Date.now();
@@ -88,7 +88,7 @@ export function Why({ consumer }) {
   }
 }
 
-/** What somebody can do about it. */
+/** What the user can do about it. */
 export function whatToDo(consumer) {
   const { state, reason, pending } = consumer;
   if (state === "stalled" && isStopped(consumer)) return "It was stopped. Resume starts it again, and so does the next matching event.";
