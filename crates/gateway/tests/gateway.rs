@@ -1,11 +1,11 @@
 //! Drives the gateway over real sockets, with clients that share no code with it.
 //!
-//! Each test is a scenario of a Python program in `tests/client`, which checks every frame it sees
-//! against the schemas of `docs/schema`, and every answer of the interface for threads against its description.
-//! The clients, those of Python and those of npm, are installed by `thread-testkit` when a scenario first needs them.
-//! Browsers are Chromium, driven by Python's `playwright`; proxies are nginx and Caddy, with openssl. What lacks
-//! something is skipped and counted; if `CI` is set, that is a failure. `THREAD_FAULTS=long` makes some of them run
-//! longer. What needs nothing but this workspace is in `plain`.
+//! Each test is a scenario of a Python program in `tests/client`, which checks every frame it sees against the schemas
+//! of `docs/schema`, and every answer of the interface for threads against its description. The clients, those of
+//! Python and those of npm, are installed by `thread-testkit` when a scenario first needs them. The browser is
+//! Chromium, driven by Python's `playwright`; proxies are nginx and Caddy, with openssl. A scenario that lacks one of
+//! them is skipped and counted; if `CI` is set, it fails. `THREAD_FAULTS=long` makes some of them run longer. Tests
+//! that need nothing but this workspace are in `plain`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use thread_testkit::{clients, long, missing, program};
 
-/// What npm installs for the scenarios, and the variable in which they are told the folder.
+/// The npm packages that the scenarios use, and the variable that names the folder of each.
 const NPM: [(&str, &str); 7] = [
     ("agui-0", "GATEWAY_AGUI_0"),
     ("agui-1", "GATEWAY_AGUI_1"),
@@ -25,11 +25,11 @@ const NPM: [(&str, &str); 7] = [
     ("ws", "GATEWAY_WS"),
 ];
 
-/// The variables of [`NPM`]. Scenarios say themselves what they need and do not have.
+/// The variables of [`NPM`]. Scenarios report themselves what they need and do not have.
 fn npm() -> &'static [(&'static str, Result<PathBuf, String>)] {
     static FOUND: OnceLock<Vec<(&str, Result<PathBuf, String>)>> = OnceLock::new();
     FOUND.get_or_init(|| {
-        // Each installs its own.
+        // Installed at the same time.
         std::thread::scope(|scope| {
             let found = NPM.map(|(packages, variable)| (variable, scope.spawn(|| clients::npm(packages))));
             found.map(|(variable, found)| (variable, found.join().unwrap())).into()
@@ -42,7 +42,7 @@ fn scenario(module: &str, name: &str) {
         Ok(python) => python,
         Err(needs) => return missing(needs),
     };
-    // Those that load the machine as much as they can have it one after another.
+    // Scenarios that load the machine as much as possible run one after another.
     static LOADED: Mutex<()> = Mutex::new(());
     let _turn =
         ["leaving", "load"].contains(&module).then(|| LOADED.lock().unwrap_or_else(PoisonError::into_inner));
@@ -75,7 +75,7 @@ fn scenario(module: &str, name: &str) {
     }
 }
 
-/// Runs a scenario. One that takes far too long is interrupted, so that it says where it is.
+/// Runs a scenario. If it takes far too long, it is interrupted, so that it prints where it is.
 fn run_to_its_end(command: &mut Command) -> Output {
     let limit = Duration::from_secs(if long() { 7200 } else { 900 });
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -117,23 +117,23 @@ scenarios! {
         a_client_connects_and_learns_the_methods
         requests_are_answered_in_their_order
         a_message_keeps_what_its_client_may_say_about_it
-        a_switch_tells_what_is_under_way_and_how_it_failed
+        a_switch_reports_what_is_under_way_and_how_it_failed
         every_event_of_a_run_reaches_every_client
         what_other_programs_say_is_seen_like_anything_else
         parts_go_through_as_parts
         a_resend_is_the_same_event
-        queued_messages_are_told_their_position_whenever_it_changes
+        senders_of_queued_messages_get_each_new_position
         a_run_is_cancelled_by_its_name
         a_permission_is_answered_once
         sessions_are_made_listed_named_searched_and_removed
-        a_session_that_is_moved_away_is_gone_for_whoever_is_in_it
+        a_session_that_is_moved_away_is_gone_for_its_clients
         history_is_read_page_by_page
         the_steps_of_runs_are_read_page_by_page
         what_the_agent_says_is_not_divided_by_what_others_do
         the_list_says_what_a_session_needs
         nothing_is_before_the_beginning
         a_switch_with_after_leaves_no_gap_and_no_double
-        all_who_enter_at_the_same_moment_hear_what_is_said
+        all_clients_that_enter_at_the_same_moment_get_the_events
         a_client_sees_only_the_session_it_is_in
         commands_are_answered_to_their_sender_alone_and_not_stored
         later_errors_are_responses_and_the_connection_stays
@@ -141,31 +141,31 @@ scenarios! {
     }
     entering {
         at_any_point_of_a_run_it_is_seen_from_its_beginning
-        what_comes_while_a_client_enters_is_neither_lost_nor_doubled
-        a_stream_that_is_picked_up_while_its_run_goes_on_is_whole
+        events_that_come_while_a_client_enters_are_neither_lost_nor_doubled
+        a_stream_that_is_resumed_during_its_run_is_whole
     }
     endings {
         what_an_agent_says_by_the_way_ends_nothing
-        an_ag_ui_stream_goes_on_to_the_answer
+        an_ag_ui_stream_continues_to_the_answer
         only_the_key_makes_an_ending
     }
     unasked {
         what_an_agent_says_unasked_is_seen_by_everybody_and_kept
         a_clear_keeps_the_conversation_and_the_agent_forgets_it
         a_call_shows_its_tool_its_title_and_its_change
-        a_gateway_takes_up_a_sub_agent_whose_processes_were_all_killed
+        a_gateway_restarts_a_sub_agent_whose_processes_were_all_killed
     }
     closing {
         a_bad_beginning_is_answered_where_it_can_be_and_closed
         a_frame_that_is_no_request_ends_a_connection_at_any_time
         a_frame_over_a_mebibyte_is_1009_and_one_below_is_not
-        whoever_sends_far_too_much_can_read_why_it_is_closed
+        a_client_that_sends_far_too_much_can_read_why_it_is_closed
         more_than_64_unanswered_requests_are_1008
-        a_reader_that_stops_for_a_minute_goes_on_and_misses_nothing
+        a_reader_that_stops_for_a_minute_continues_and_misses_nothing
         an_ending_of_any_size_reaches_everybody_whole
         a_client_that_closes_is_answered
         term_closes_with_1001_and_ends_within_two_seconds
-        whoever_is_silent_is_pinged_and_after_a_minute_closed
+        a_silent_client_is_pinged_and_after_a_minute_closed
         a_connection_without_connect_is_closed_after_ten_seconds
         a_search_says_that_two_seconds_were_too_short
     }
@@ -173,17 +173,17 @@ scenarios! {
         an_event_over_a_mebibyte_is_a_placeholder_whose_url_has_the_whole
         an_answer_of_any_size_is_whole_in_history
         an_answer_that_is_nested_too_deep_is_text
-        thread_chat_is_told_an_answer_of_any_depth
+        thread_chat_gets_an_answer_of_any_depth
         a_session_with_a_gigantic_event_is_entered_in_little_memory
     }
     isolation {
-        a_session_whose_writers_wait_makes_nobody_else_wait
-        no_session_suffers_for_three_that_are_in_trouble
+        a_session_whose_writers_wait_delays_no_other_session
+        three_broken_sessions_affect_no_other
         readers_that_have_stopped_cost_nothing_and_miss_nothing
     }
     sessions {
         everybody_in_a_session_knows_how_many_are
-        what_waits_in_one_session_is_not_told_in_another
+        messages_that_wait_in_one_session_are_not_shown_in_another
         a_cancel_in_one_session_leaves_another_alone
         two_gateways_on_one_root_are_as_good_as_one
         a_gateway_that_stops_leaves_the_address_of_another
@@ -192,12 +192,12 @@ scenarios! {
         what_is_copied_keeps_its_time
         a_deletion_is_finished_although_its_gateway_was_killed
         the_stream_of_a_run_that_ended_is_deleted_and_nothing_else
-        a_session_in_which_nothing_has_happened_is_not_swept_again
+        a_session_without_new_events_is_not_swept_again
     }
     strangers {
         before_connect_frames_are_small
         unfinished_frames_of_strangers_take_no_memory
-        strangers_take_nobodys_place
+        unauthenticated_clients_take_no_place_of_others
         the_oldest_stranger_goes_first
         one_address_cannot_have_all_that_strangers_have
         a_body_that_drips_in_is_not_waited_for
@@ -212,19 +212,19 @@ scenarios! {
         sub_agents_are_watched_at_work
         what_a_sub_agent_said_is_not_said_again
         twelve_clients_of_three_kinds_and_two_gateways_see_the_same
-        what_a_reboot_interrupts_goes_on_by_itself
-        whoever_is_killed_each_message_ends_once_and_everybody_sees_the_same
+        runs_interrupted_by_a_reboot_continue_by_themselves
+        whichever_process_is_killed_each_message_ends_once_and_all_clients_see_the_same
     }
     reboots {
-        runs_that_run_wait_or_ask_are_where_they_were
+        running_waiting_and_asking_runs_survive_a_reboot
     }
     endurance {
         forty_sessions_share_three_agents
-        for_as_long_as_they_talk_nothing_piles_up_and_each_message_ends_once
+        in_a_long_conversation_nothing_piles_up_and_each_message_ends_once
     }
     agui {
         a_run_with_reasoning_and_tools_streams_to_both_versions
-        a_stream_that_was_cut_is_picked_up_at_its_last_event
+        a_stream_that_was_cut_is_resumed_at_its_last_event
         a_killed_adapter_is_a_pause_and_a_final_error_is_an_error
         a_run_that_is_cancelled_is_finished_as_such
         the_same_run_is_one_run_and_bad_input_is_refused
@@ -233,17 +233,17 @@ scenarios! {
     }
     answers {
         a_permission_is_an_interrupt_and_a_resume_shows_the_rest
-        somebody_else_may_answer_meanwhile
-        whoever_watches_sees_what_comes_after_an_interrupt
-        a_call_of_a_clients_tool_ends_the_stream_and_its_result_goes_on
+        somebody_else_may_answer_first
+        other_clients_see_what_comes_after_an_interrupt
+        a_call_of_a_clients_tool_ends_the_stream_and_its_result_continues_the_run
         a_client_that_says_something_else_gives_its_call_an_error
         a_call_without_a_result_gets_an_error_after_ten_minutes
         a_call_of_a_later_attempt_is_told_apart
         a_client_stops_a_run_by_name_and_by_leaving
         a_cancel_by_the_name_of_a_resumed_run_ends_the_original
-        what_a_client_hands_over_reaches_the_agent_or_is_said
+        input_of_a_client_reaches_the_agent_or_is_reported
         a_context_is_a_block_for_agents_of_the_client_protocol
-        a_place_in_the_queue_is_told
+        a_position_in_the_queue_is_reported
     }
     mcp_http {
         clients_use_every_tool_in_both_generations
@@ -258,9 +258,9 @@ scenarios! {
     }
     conformance {
         whatever_an_agent_does_is_a_valid_stream
-        cancels_interrupts_and_streams_that_are_picked_up_are_valid
-        a_stream_is_whole_wherever_it_is_picked_up
-        a_stream_that_goes_on_with_a_run_is_whole_wherever_it_is_picked_up
+        cancels_interrupts_and_resumed_streams_are_valid
+        a_stream_is_whole_wherever_it_is_resumed
+        a_stream_that_continues_a_run_is_whole_wherever_it_is_resumed
         answers_with_content_parts_are_valid
         the_released_clients_answer_interrupts_and_calls
     }
@@ -274,7 +274,7 @@ scenarios! {
         an_image_goes_round
         an_image_is_sent_by_the_clients_of_both_versions
         an_answer_bears_the_keys_that_clients_look_for
-        metadata_of_messages_is_kept_and_handed_on
+        metadata_of_messages_is_kept_and_passed_on
         a_url_that_is_not_ours_is_refused_wherever_it_is_shown
         only_what_a_client_has_uploaded_is_signed
         an_attachment_goes_with_the_last_session_that_shows_it
@@ -287,13 +287,13 @@ scenarios! {
         the_page_exchanges_the_token_for_a_cookie_and_the_cookie_lets_in
         a_login_has_a_value_of_its_own_and_ends_when_it_is_logged_out
         another_token_counts_at_once
-        nobody_comes_in_without_the_token
+        nothing_works_without_the_token
         other_origins_and_other_names_are_refused
         pages_of_a_named_origin_need_the_token_and_get_no_cookies
         the_public_url_is_where_clients_come
         every_error_over_http_is_json
         without_a_token_only_on_a_loopback_address
-        a_root_that_vanishes_is_not_made_again_and_loses_nothing
+        a_root_that_vanishes_is_not_recreated_and_loses_nothing
         a_damaged_session_hinders_no_other
         a_root_that_others_may_write_is_refused
         sessions_are_private
@@ -314,23 +314,23 @@ scenarios! {
         a_run_has_its_output_and_its_timeline
         events_are_browsed_from_the_newest_on
         an_event_is_stored_once_and_only_if_it_is_one
-        a_live_tail_goes_on_after_it_was_cut
-        a_slow_filter_is_cut_off_and_holds_up_nobody
-        read_only_leaves_the_looking
+        a_live_tail_continues_after_it_was_cut
+        a_slow_filter_is_cut_off_and_delays_no_other_request
+        read_only_allows_only_reading
         strangers_and_hostile_ids_get_nowhere
         a_locked_and_a_damaged_thread_make_no_other_wait
-        fifty_who_watch_cost_one_look_a_second
+        fifty_watching_clients_cost_one_look_a_second
         thousands_of_sessions_are_listed_without_being_opened
-        a_thread_that_cannot_be_shown_is_said_at_the_start
+        a_thread_that_cannot_be_shown_is_reported_at_the_start
     }
     leaving {
-        requests_that_are_left_hold_up_nobody
-        websockets_that_are_left_hold_up_nobody
-        stops_that_wait_or_are_left_hold_up_nobody
-        sessions_that_are_deleted_while_their_handlers_end_hold_up_nobody
-        tools_that_wait_or_are_left_hold_up_nobody
+        abandoned_requests_delay_no_other_client
+        abandoned_websockets_delay_no_other_client
+        waiting_or_abandoned_stops_delay_no_other_client
+        sessions_deleted_while_their_handlers_end_delay_no_other_client
+        waiting_or_abandoned_tools_delay_no_other_client
         a_tail_that_lags_keeps_no_file_open
-        a_copy_and_searches_hold_up_nobody
+        a_copy_and_searches_delay_no_other_client
     }
     description {
         made_up_requests_get_answers_that_are_described
@@ -347,7 +347,7 @@ scenarios! {
         what_was_said_between_tools_stands_there_after_a_reload
         the_events_of_a_run_lead_to_look_and_back
         events_of_a_message_are_its_own
-        what_waits_says_so_and_can_be_taken_back_or_hurried
+        a_waiting_message_shows_it_and_can_be_withdrawn_or_hurried
         a_run_is_stopped
         a_failure_stands_where_it_happened
         files_are_picked_dropped_and_pasted
@@ -370,38 +370,38 @@ scenarios! {
         a_new_attempt_is_shown_though_earlier_steps_were_asked_for
         on_a_telephone_the_list_is_a_page_of_its_own
         light_and_dark_are_as_the_system_says_or_as_was_chosen
-        nothing_moves_for_those_who_want_it_still
-        whoever_may_only_look_reads_what_was_said
+        nothing_moves_with_reduced_motion
+        a_read_only_page_shows_conversations
         nothing_is_sent_while_nothing_happens
         no_text_of_an_event_does_anything
         thousands_of_events_and_a_thousand_a_second_leave_the_page_usable
         a_session_of_any_length_is_there_at_once
         the_page_is_small_and_there_at_once
-        axe_finds_nothing_of_weight
+        axe_finds_nothing_serious
     }
     page_look {
         what_is_wrong_is_said_first_and_can_be_mended
         a_consumer_is_paused_resumed_stopped_and_moved
         dead_letters_are_retried_and_discarded_one_some_or_all
-        an_event_is_pushed_and_the_command_beside_it_does_the_same
+        an_event_is_pushed_and_the_command_next_to_it_does_the_same
         events_are_filtered_read_page_by_page_and_followed
         words_are_searched_for_in_the_contents
-        what_nobody_takes_is_flagged_when_it_is_old
+        old_events_that_nobody_takes_are_flagged
         runs_of_one_second_are_told_apart
         a_filter_that_takes_too_long_says_how_far_it_has_come
         an_event_shows_its_content_and_who_handled_it
         a_run_is_a_timeline_of_its_events
-        a_run_says_how_each_tool_ended
+        a_run_shows_how_each_tool_ended
         a_run_shows_what_it_was_given_and_not_what_others_did
-        threads_are_found_and_what_is_hidden_is_said
+        threads_are_found_and_hidden_ones_are_counted
         a_gateway_that_is_killed_while_one_looks_is_a_pause
         nothing_is_asked_while_nothing_happens
     }
     page_look_ways {
-        whoever_may_only_look_finds_nothing_to_press
+        a_read_only_page_has_no_controls
         everything_is_reached_by_the_keyboard
         on_a_telephone_and_twice_as_large_everything_fits
-        axe_finds_nothing_of_weight_where_one_looks
+        axe_finds_nothing_serious_in_queues
         no_text_of_a_thread_does_anything
         tens_of_thousands_of_events_scroll
     }
@@ -432,12 +432,12 @@ scenarios! {
         #[cfg_attr(not(feature = "s3"), ignore = "needs --features s3")]
         an_attachment_leaves_the_bucket_with_its_session
         #[cfg_attr(not(feature = "s3"), ignore = "needs --features s3")]
-        a_store_that_refuses_or_is_gone_is_said_and_nothing_is_taken_for_stored
+        a_store_that_refuses_or_is_gone_is_reported_and_nothing_counts_as_stored
     }
     load {
         thousands_that_never_connect_are_each_closed_while_a_good_client_talks
         half_of_the_descriptors_are_kept_for_those_who_are_in
-        without_descriptors_the_gateway_waits_and_then_goes_on
+        without_descriptors_the_gateway_waits_and_then_continues
         a_lack_of_descriptors_is_called_by_its_name
     }
 }

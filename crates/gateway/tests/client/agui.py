@@ -1,4 +1,4 @@
-"""AG-UI with its own clients, 1.0 and 0.x, as released."""
+"""AG-UI with its released clients, 1.0 and 0.x."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ def get(gateway, path, headers={}, data=None):
         limit, parts = time.monotonic() + 2 * PATIENCE, []
         while part := answer.read1():
             parts.append(part)
-            # A stream that does not end still has comments.
+            # A stream that does not end still has keep-alive comments.
             assert time.monotonic() < limit, b"".join(parts)
         return b"".join(parts)
 
@@ -73,7 +73,7 @@ async def a_run_with_reasoning_and_tools_streams_to_both_versions():
                 assert seen["events"][-1]["outcome"] == {"type": "success"}
 
 
-async def a_stream_that_was_cut_is_picked_up_at_its_last_event():
+async def a_stream_that_was_cut_is_resumed_at_its_last_event():
     if skipped():
         return
     with Gateway("--agent", AGENT, "--protocol", "ndjson") as gateway:
@@ -149,7 +149,7 @@ async def a_run_that_is_cancelled_is_finished_as_such():
         await other.request("agent.cancel", runId="run one")
         types, seen = await running
         assert types[-1] == "RUN_FINISHED" and seen["events"][-1]["outcome"] == {"type": "cancelled"}, seen
-        # The client that disconnected has not cancelled the run.
+        # The client's disconnect has not cancelled the run.
         [event] = [event for event in other.named("message")]
         assert event["payload"]["messageId"] == "m1" and event["payload"]["runId"] == "run one"
 
@@ -205,7 +205,7 @@ async def ids_that_only_look_alike_when_joined_are_different():
                 raise AssertionError(f"{run_id} and {message_id}: {e.code} {e.read()}") from None
             assert f"message {n}".encode() in stream, stream
             texts.append(f"message {n}")
-        # Nor does a client's own key meet theirs.
+        # A client's own key does not collide with theirs either.
         client = await gateway.client()
         for key in "agui:a:b:c", "agui:1:a1:c":
             texts.append(key)

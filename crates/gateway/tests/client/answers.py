@@ -1,4 +1,4 @@
-"""What AG-UI clients answer to an agent that waits for them: permissions, and calls of their own tools."""
+"""Answers of AG-UI clients to an agent that waits for them: permissions, and results of their own tools."""
 
 import asyncio
 import base64
@@ -152,7 +152,7 @@ async def a_permission_is_an_interrupt_and_a_resume_shows_the_rest():
                     assert text_of(rest) == said and rest[-1]["outcome"] == {"type": "success"}, rest
                     assert rest[0]["runId"] == f"s{turn}" and kinds(rest).count("TOOL_CALL_RESULT") == 1, rest
                     assert kinds(rest)[:3] == ["RUN_STARTED", "TOOL_CALL_START", "TOOL_CALL_END"], rest
-            # Who answers and says something new sees what comes of the latter.
+            # A client that answers and sends a new message gets the run of that message.
             first = await stream(gateway, input_of("r", user("m", "go")))
             resume = [{"interruptId": first[-1]["outcome"]["interrupts"][0]["id"], "status": "cancelled"}]
             events = await stream(gateway, input_of("s", user("m", "go"), user("n", "then this"), resume=resume))
@@ -163,7 +163,7 @@ async def a_permission_is_an_interrupt_and_a_resume_shows_the_rest():
             assert answers[-2:] == ["May I? no Thanks.", "All right."], answers
 
 
-async def somebody_else_may_answer_meanwhile():
+async def somebody_else_may_answer_first():
     with tempfile.TemporaryDirectory() as scratch:
         with Gateway(*play(pathlib.Path(scratch), ASKING, ASKING, ASKING)) as gateway:
             first = await stream(gateway, input_of("r", user("m", "go")))
@@ -177,7 +177,7 @@ async def somebody_else_may_answer_meanwhile():
             resume = [{"interruptId": interrupt["id"], "status": "resolved", "payload": {"choice": "no"}}]
             rest = await stream(gateway, input_of("s", resume=resume))
             assert text_of(rest) == "yes Thanks." and rest[-1]["outcome"] == {"type": "success"}, rest
-            # Clients of 0.x see the request in a stream that goes on.
+            # Clients of 0.x see the request in a stream that continues.
             old = {**input_of("old", user("m2", "go")), "protocolVersion": "0.0.50"}
             streaming = asyncio.create_task(stream(gateway, old))
             asked = await until(lambda: [json.loads(e["content"]) for e in gateway.events(session)
@@ -187,12 +187,12 @@ async def somebody_else_may_answer_meanwhile():
             request, answer = customs(events, "permission")
             assert request["choices"][0]["id"] == "yes" and request["arguments"] == {"command": "rm -r ."}, request
             assert answer["choice"] == "yes" and "outcome" not in events[-1] and text_of(events).endswith("Thanks.")
-            # The same is true of whoever comes when it was answered already.
+            # So does a client that connects after the answer.
             seen = parsed(await asyncio.to_thread(get, gateway, "/api/v1/agent/events?threadId=t&after=0&protocol=1"))
             assert text_of(seen) == "May I? yes Thanks." and kinds(seen)[-1] == "RUN_FINISHED", seen
 
 
-async def whoever_watches_sees_what_comes_after_an_interrupt():
+async def other_clients_see_what_comes_after_an_interrupt():
     with tempfile.TemporaryDirectory() as scratch:
         go = pathlib.Path(scratch) / "go"
         steps = [*ASKING[:2], {"wait": str(go)}, *ASKING[2:]]
@@ -200,14 +200,14 @@ async def whoever_watches_sees_what_comes_after_an_interrupt():
             text = await asyncio.to_thread(post, gateway, "run", input_of("r", user("m", "go")))
             [interrupt] = parsed(text)[-1]["outcome"]["interrupts"]
             last = [line for line in text.splitlines() if line.startswith(b"id:")][-1][3:].strip().decode()
-            # Who has seen the end of the stream gets the next one, which begins with the answer.
+            # A client that has seen the end of the stream gets the next one, which begins with the answer.
             events = "/api/v1/agent/events?threadId=t"
             watching = asyncio.create_task(asyncio.to_thread(get, gateway, events, {"Last-Event-ID": last}))
             resume = [{"interruptId": interrupt["id"], "status": "resolved", "payload": "yes"}]
             resumed = asyncio.create_task(stream(gateway, input_of("s", resume=resume)))
             session = session_of(gateway)
             await until(lambda: any(event["content"] == "yes" for event in gateway.events(session)))
-            # Who comes when it was answered already sees the whole run.
+            # A client that connects after the answer sees the whole run.
             reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
             writer.write(f"GET {events} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {gateway.token}\r\n\r\n".encode())
             seen = await asyncio.wait_for(reader.readuntil(b'"delta":"yes"'), PATIENCE)
@@ -220,7 +220,7 @@ async def whoever_watches_sees_what_comes_after_an_interrupt():
             writer.close()
 
 
-async def a_call_of_a_clients_tool_ends_the_stream_and_its_result_goes_on():
+async def a_call_of_a_clients_tool_ends_the_stream_and_its_result_continues_the_run():
     steps = [[token("Which? "), call("c1", "color", of="sky"), {"hear": True}, token("Thanks."), {"event": "final"}]]
     with Gateway("--agent", PLAYER, "--protocol", "ndjson") as gateway:
         for protocol, last in ("1.0", {"type": "success", "pendingToolCallIds": ["c1"]}), ("0", None):
@@ -268,7 +268,7 @@ async def a_call_without_a_result_gets_an_error_after_ten_minutes():
     with Gateway("--agent", PLAYER, "--protocol", "ndjson") as gateway:
         client = await gateway.client()
         session = (await client.request("sessions.new"))["sessionId"]
-        # Whoever pushes starts the agent, in its own environment: only its clock runs faster.
+        # The pushing process starts the agent, in its own environment: only its clock runs faster.
         about = {"run_id": "r", "message_id": "m", "run_input": {"tools": TOOLS}}
         env = {**{k: v for k, v in os.environ.items() if not k.startswith("THREAD_")}, **fast}
         push = [THREAD, "push", "--thread", str(gateway.root / session), "--source", "external:test:main:dm:x:ada",
@@ -277,13 +277,13 @@ async def a_call_without_a_result_gets_an_error_after_ten_minutes():
         began = time.monotonic()
         ending = asyncio.ensure_future(client.wait("final"))
         while not ending.done():
-            # It sleeps by the clock of the system, and looks at its own when something happens.
+            # It sleeps by the system's clock, and reads its own when something happens.
             await asyncio.to_thread(gateway.push, session, "tick", "tick")
             await asyncio.sleep(0.2)
         final = await ending
         assert json.loads(final["payload"]["content"])["error"] == "the client gave no result in time", final
         assert time.monotonic() - began > 600 / 200 / 2
-        # Too late, the client is told how the run went on.
+        # A result that comes too late gets the rest of the run.
         answer = {"id": "x", "role": "tool", "toolCallId": "c1", "content": "blue"}
         rest = await stream(gateway, input_of("s", user("m", steps), answer, thread=session, tools=TOOLS))
         assert kinds(rest)[-1] == "RUN_FINISHED" and json.loads(text_of(rest))["error"], rest
@@ -297,7 +297,7 @@ async def a_call_of_a_later_attempt_is_told_apart():
         first = await stream(gateway, ask("r"))
         assert first[-1]["outcome"]["pendingToolCallIds"] == ["c2"], first
         tool = lambda call_id: {"id": f"x{call_id}", "role": "tool", "toolCallId": call_id, "content": "red"}
-        # The program is gone, and its call with it.
+        # The program has ended, and so has its call.
         session = session_of(gateway)
         await until(lambda: sum(e["subtype"] == "run" for e in gateway.events(session)) > 1)
         second = await stream(gateway, ask("s", tool("c2")))
@@ -335,7 +335,7 @@ async def a_client_stops_a_run_by_name_and_by_leaving():
             assert events[-1]["outcome"] == {"type": "cancelled"} and customs(events, "cancelled"), events
         assert (await refused(gateway, "cancel", {"threadId": "a", "runId": "r"}))[0] == 404
         assert (await refused(gateway, "run?on_disconnect=stay", ask("r", "c")))[0] == 400
-        # Who leaves cancels, if that was asked for.
+        # Leaving cancels the run, if that was requested.
         ends = lambda session: [e for e in gateway.events(session) if e["subtype"] == "cancelled"]
         known = {path.name for path in gateway.root.glob("[0-9a-f]*-*")}
         for query in "?on_disconnect=cancel", "":
@@ -350,7 +350,7 @@ async def a_client_stops_a_run_by_name_and_by_leaving():
             writer.transport.abort()
             if query:
                 assert "requested by a client" in (await until(lambda: ends(session)))[0]["content"]
-        # The other one goes on, and can be cancelled later.
+        # The other run continues, and can be cancelled later.
         await asyncio.sleep(0.5)
         assert not ends(session)
         assert json.loads(post(gateway, "cancel", {"threadId": "left"}))["runId"] == "r"
@@ -371,7 +371,7 @@ async def a_cancel_by_the_name_of_a_resumed_run_ends_the_original():
         assert events[-1]["outcome"] == {"type": "cancelled"} and events[-1]["runId"] == "second", events
 
 
-async def what_a_client_hands_over_reaches_the_agent_or_is_said():
+async def input_of_a_client_reaches_the_agent_or_is_reported():
     given = {"state": {"n": 1}, "context": [{"description": "page", "value": "home"}], "forwardedProps": {"a": 1}}
     with Gateway("--agent", PLAYER, "--protocol", "ndjson") as gateway:
         steps = [[{"given": True}, {"event": "state", "state": {"n": 2}},
@@ -384,7 +384,7 @@ async def what_a_client_hands_over_reaches_the_agent_or_is_said():
         assert [e["delta"][0]["value"] for e in events if e["type"] == "STATE_DELTA"] == [3], events
         [note] = customs(events, "unsupported")
         assert note["field"] == "state_delta" and events[0]["parentRunId"] == "p", events
-        # It stays between the client and its agent.
+        # Only the client and its agent see it.
         history = json.loads(get(gateway, "/api/v1/agent/history?threadId=t"))["messages"]
         assert "run_input" not in history[0]["metadata"], history
         # Files in a message become attachments, once.
@@ -404,7 +404,7 @@ async def what_a_client_hands_over_reaches_the_agent_or_is_said():
         assert (await refused(gateway, "run", input_of("bad", user("bad", bad))))[0] == 400
         large = input_of("large", user("large", "x"), state={"x": "x" * 1_100_000})
         assert (await refused(gateway, "run", large))[0] == 400
-        # Another history than the thread's is said.
+        # A history that differs from the thread's is reported.
         edited = await stream(gateway, input_of("e", user("m", "old"), user("new", [[FINAL]])))
         assert [note["field"] for note in customs(edited, "unsupported")] == ["messages"], edited
         known = await stream(gateway, input_of("k", user("new", "old"), user("newer", [[FINAL]])))
@@ -445,7 +445,7 @@ for line in sys.stdin:
 '''
 
 
-async def a_place_in_the_queue_is_told():
+async def a_position_in_the_queue_is_reported():
     with Gateway("--agent", PLAYER, "--protocol", "ndjson") as gateway:
         slow = [[token("slow"), {"wait": "go"}, FINAL]]
         first = asyncio.create_task(stream(gateway, input_of("a", user("a", slow))))

@@ -1,4 +1,4 @@
-"""Attachments: uploads, messages with them, what is stored, and signed URLs."""
+"""Attachments: uploads, messages with them, stored files, and signed URLs."""
 
 import asyncio
 import base64
@@ -86,7 +86,7 @@ async def an_image_goes_round():
         assert event["metadata"]["user_message_attachments"] == kept
         assert event["metadata"]["run_id"] == "r1" and event["metadata"]["message_id"] == "m1"
         plain = stored["url"].split("?")[0]
-        # Without a signature, and without the address that the gateway has today.
+        # Stored without a signature, and without the current address of the gateway.
         assert json.loads(event["content"])[1]["url"] == urllib.parse.urlsplit(plain).path, event
         [file] = event["metadata"]["attachment_files"]
         assert open(file, "rb").read() == PNG
@@ -166,7 +166,7 @@ async def an_answer_bears_the_keys_that_clients_look_for():
         assert 0 <= about["latency_ms"] < 60_000 and about["stage"] == "final", about
 
 
-async def metadata_of_messages_is_kept_and_handed_on():
+async def metadata_of_messages_is_kept_and_passed_on():
     with Gateway() as gateway:
         client = await gateway.client()
         session = (await client.request("sessions.new"))["sessionId"]
@@ -243,7 +243,7 @@ async def only_what_a_client_has_uploaded_is_signed():
             pushed[gateway.push(session, parts, kind="message")] = parts
             elsewhere = "external:mail:main:dm:x:bob"
             pushed[gateway.push(session, parts, kind="message", source=elsewhere)] = parts
-        # What a gateway stored under another address is handed out under this one's.
+        # URLs that a gateway stored under another address are handed out under the current one.
         moved = [{"type": "binary", "mimeType": "image/png", "url": "https://evil.example" + path}]
         source = f"external:gateway:test:dm:{session}:{client.id}"
         old = gateway.push(session, moved, kind="message", source=source, user_message_attachments=kept)
@@ -277,7 +277,7 @@ async def an_attachment_goes_with_the_last_session_that_shows_it():
         [_, shown] = (await client.request("sessions.history", sessionId=one))["messages"]
         early = (await client.request("sessions.fork", sessionId=one, before=shown["id"]))["sessionId"]
         fork = (await client.request("sessions.fork", sessionId=one))["sessionId"]
-        # Whoever can push somewhere does not own what is named there.
+        # A message pushed by another program does not own the attachments that it names.
         metadata = {"user_message_attachments": {key: stored[key] for key in ("bucket", "path", "mime_type")}}
         gateway.push(early, [part], kind="message", source="external:mail:main:dm:x:bob", **metadata)
         forged = (await client.request("sessions.fork", sessionId=early))["sessionId"]
@@ -293,7 +293,7 @@ async def an_attachment_goes_with_the_last_session_that_shows_it():
         assert left == [unsent["path"].split("/")[0]], left
         assert "deleted" in await client.refused("agent", sessionId=early, message=[part])
 
-        # What nobody has sent belongs to nobody yet.
+        # An upload that was not sent belongs to no session yet.
         for session in early, forged:
             await client.request("sessions.delete", sessionId=session)
         assert fetch(unsent["url"])[:2] == (200, b"for later")
@@ -311,7 +311,7 @@ def inline(gateway, run_id, data, thread="pictures"):
 
 
 def with_small_files(kills):
-    """Nothing larger can be written than 64 KiB; trying it kills, or fails as on a full disk."""
+    """Files are limited to 64 KiB; a larger write kills the process, or fails as on a full disk."""
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL if kills else signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, 64 * 1024))
 
@@ -338,7 +338,7 @@ async def a_file_that_could_not_be_stored_can_be_sent_again():
             new = [path for path in files() if path not in before and path.parent.name != ".sessions"]
             # It is there once, whole, and nothing else is.
             assert [path.read_bytes() == data for path in new] == [True], new
-            # What has its name and length is not it.
+            # A file of the same name and length is not the same content.
             new[0].write_bytes(bytes(len(data)))
             assert inline(gateway, "r4", data) == 200 and new[0].read_bytes() == data
 
@@ -372,7 +372,7 @@ async def what_has_had_no_session_for_a_day_is_deleted():
         earlier = time.time() - 25 * 3600
         for name in "sent", "unsent", "orphaned":
             os.utime(folders[name] / ".sessions", (earlier, earlier))
-        # What a crash has left of an earlier deletion.
+        # The remains of a deletion that a crash interrupted.
         (folders["new"].parent / ".deleted-x").mkdir()
         gateway.restart()
         await until(lambda: len(list(folders["new"].parent.iterdir())) == 2)
@@ -394,7 +394,7 @@ async def what_is_uploaded_is_what_its_bytes_say():
             assert (status, back) == (200, data) and headers["Content-Type"] == kind
         whole = bytes(25 * 1024 * 1024)
         assert upload(gateway, whole)["mime_type"] == "application/octet-stream"
-        # Also who sends far too much can read why it is refused.
+        # A client that sends far too much can also read why it is refused.
         for more in b"x", whole:
             try:
                 upload(gateway, whole + more)

@@ -1,4 +1,4 @@
-"""Pages of other origins in a real browser: what those that are admitted can do, and that others can do nothing."""
+"""Pages of other origins in a real browser: admitted ones can do everything, others nothing."""
 
 import asyncio
 import base64
@@ -14,7 +14,7 @@ from looking import Thread
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]
 
-# What a page tries. Each answers with what it has seen, or with the browser's error.
+# The attempts of a page. Each returns what it got, or the browser's error.
 TRIES = """
 const { url, token, png, verbs } = given;
 const auth = { Authorization: `Bearer ${token}` };

@@ -1,4 +1,4 @@
-"""How connections end: by which side, with which code, and without effect on other clients."""
+"""How connections end: closed by which side, with which code, and without effect on other clients."""
 
 import asyncio
 import json
@@ -71,7 +71,7 @@ async def a_frame_over_a_mebibyte_is_1009_and_one_below_is_not():
         await good.request("status")
 
 
-async def whoever_sends_far_too_much_can_read_why_it_is_closed():
+async def a_client_that_sends_far_too_much_can_read_why_it_is_closed():
     with Gateway() as gateway:
         huge = json.dumps({"type": "req", "id": "1", "method": "agent", "params": {"message": "x" * 8_000_000}})
         ends = []
@@ -82,7 +82,7 @@ async def whoever_sends_far_too_much_can_read_why_it_is_closed():
             except websockets.ConnectionClosed:
                 pass
             ends.append(await bad.ends())
-            # One that reads nothing before it has sent everything.
+            # A client that reads nothing before it has sent everything.
             reader, writer = await slow_websocket(gateway)
             await send_text(writer, connect(version="1", clientType="t", token=gateway.token))
             try:
@@ -107,7 +107,7 @@ async def more_than_64_unanswered_requests_are_1008():
         await good.request("status")
 
 
-async def a_reader_that_stops_for_a_minute_goes_on_and_misses_nothing():
+async def a_reader_that_stops_for_a_minute_continues_and_misses_nothing():
     speed = 1 if LONG else 10
     if not (env := fast_clock(speed)):
         return
@@ -244,7 +244,7 @@ async def term_closes_with_1001_and_ends_within_two_seconds():
         writer.close()
 
 
-async def whoever_is_silent_is_pinged_and_after_a_minute_closed():
+async def a_silent_client_is_pinged_and_after_a_minute_closed():
     # The gateway's clock runs ten times as fast, except in the long form.
     speed = 1 if LONG else 10
     if not (env := fast_clock(speed)):

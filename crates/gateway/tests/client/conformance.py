@@ -1,4 +1,4 @@
-"""AG-UI streams, judged by a validator that others wrote, and by the released client."""
+"""AG-UI streams, checked by an independent validator and by the released client."""
 
 import asyncio
 import base64
@@ -21,7 +21,7 @@ try:
 except ImportError:
     ag_ui_validate = None
 
-# Each with the protocol that it asks for, in its input or in the query.
+# Each client with the version that it requests, in its input or in the query.
 VERSIONS = [({"protocolVersion": "1.0"}, ""), ({}, "?protocol=1"), ({}, "")]
 
 
@@ -32,7 +32,7 @@ def missing():
 
 
 def judge(events, what):
-    """Fails unless a stream is without errors and warnings, whatever it shows."""
+    """Fails if a stream has errors or warnings, whatever its content."""
     validator = ag_ui_validate.create_validator()
     for event in events:
         validator.feed(event)
@@ -40,12 +40,12 @@ def judge(events, what):
     report = validator.report()
     assert (report.summary.errors, report.summary.warnings, report.internal_errors) == (0, 0, []), (
         what, [(d.rule, d.message) for d in report.diagnostics], events)
-    # Namespaces and timestamps are not required, but ours.
+    # Namespaces and timestamps are not required, but our streams have them.
     assert not {"AGUI902", "AGUI903"} & {d.rule for d in report.diagnostics}, report.diagnostics
     assert all(isinstance(event["timestamp"], int) for event in events), events
 
 
-# What a sub-agent does may be told after the result of its call.
+# Events of a sub-agent may come after the result of its call.
 TOLD = {"seen": '"sub_agent"'}
 TWICE = {"seen": '"sub_event_id":[0-9]+,"attempt":2'}
 THINKING = [{"event": "thinking", "content": "hm "}, {"event": "thinking", "content": "ha"}]
@@ -90,7 +90,7 @@ async def whatever_an_agent_does_is_a_valid_stream():
         of = lambda name: seen[name, str(VERSIONS[0][0])]
         calls = [event["toolCallId"] for event in of("a crash") if event["type"] == "TOOL_CALL_START"]
         assert calls == ["c1", "c2", "c1.2", "c1.3"], calls
-        # What an attempt that failed had changed is undone.
+        # Changes by a failed attempt are undone.
         assert [e["snapshot"] for e in of("a crash") if e["type"] == "STATE_SNAPSHOT"] == [{"a": 1}, {}]
         assert kinds(of("a final error"))[-1] == kinds(of("three crashes"))[-1] == "RUN_ERROR"
         assert of("thinking")[-1]["usage"] == [{"totalTokens": 7}]
@@ -104,7 +104,7 @@ async def whatever_an_agent_does_is_a_valid_stream():
         assert [e["parentToolCallId"] for e in started] == ["c1", "c1.2"] and started[0]["name"] == "helper", started
 
 
-async def cancels_interrupts_and_streams_that_are_picked_up_are_valid():
+async def cancels_interrupts_and_resumed_streams_are_valid():
     if missing():
         return
     with Gateway("--agent", PLAYER, "--protocol", "ndjson") as gateway:
@@ -122,7 +122,7 @@ async def cancels_interrupts_and_streams_that_are_picked_up_are_valid():
             post(gateway, "cancel", {"threadId": thread})
             events = await streaming
             judge(events, thread)
-            # Picked up at any event, it is the same.
+            # Resumed at any event, the stream is the same.
             protocol = query.removeprefix("?") or f"protocol={version.get('protocolVersion', '0')}"
             whole = await asyncio.to_thread(get, gateway, f"/api/v1/agent/events?threadId={thread}&after=0&{protocol}".replace(
                 "{", "%7B").replace("}", "%7D").replace("'", "%27").replace(" ", "%20"))
@@ -142,7 +142,7 @@ async def cancels_interrupts_and_streams_that_are_picked_up_are_valid():
                 assert "TOOL_CALL_RESULT" in kinds(rest)
 
 
-async def a_stream_is_whole_wherever_it_is_picked_up():
+async def a_stream_is_whole_wherever_it_is_resumed():
     if missing():
         return
     with Gateway("--agent", PLAYER, "--protocol", "ndjson") as gateway:
@@ -162,7 +162,7 @@ async def a_stream_is_whole_wherever_it_is_picked_up():
                 assert seen + rest == whole, (name, ids, rest)
 
 
-async def a_stream_that_goes_on_with_a_run_is_whole_wherever_it_is_picked_up():
+async def a_stream_that_continues_a_run_is_whole_wherever_it_is_resumed():
     if missing():
         return
     background = {"helper": "sleep 1000", "call": "s2", "background": True}
@@ -185,7 +185,7 @@ async def a_stream_that_goes_on_with_a_run_is_whole_wherever_it_is_picked_up():
                 text = await asyncio.to_thread(
                     get, gateway, "/api/v1/agent/events?threadId=t", {"Last-Event-ID": last})
                 assert parsed(b"\n".join(blocks[:at + 1])) + parsed(text) == whole, (last, text, whole)
-        # What was open is opened again.
+        # Open messages and calls are opened again.
         assert kinds(whole)[:4] == ["RUN_STARTED", "TOOL_CALL_START", "TOOL_CALL_END", "SUBAGENT_STARTED"], whole
         assert [event["content"] for event in whole if event["type"] == "TOOL_CALL_RESULT"] == ["hello\n"], whole
 

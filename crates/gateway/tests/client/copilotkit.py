@@ -1,4 +1,4 @@
-"""The gateway behind CopilotKit's runtime, as released, with its client in front."""
+"""The gateway behind the released runtime of CopilotKit, with its client in front."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ def missing():
 
 
 async def copilot(gateway, **options):
-    """Talks to the gateway through the runtime. Returns what its client has then."""
+    """Sends messages to the gateway through the runtime. Returns the final state of its client."""
     process = await asyncio.create_subprocess_exec(
         "node", str(HERE / "copilotkit.mjs"), MODULES, gateway.url, gateway.token, json.dumps(options),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, "DO_NOT_TRACK": "1"},

@@ -1,5 +1,5 @@
-"""Many clients, several gateways on one root, and killed gateways: what every client has seen is compared with
-what is on disk."""
+"""Many clients, several gateways on one root, and killed gateways: the events that every client has seen are compared
+with those on disk."""
 
 import asyncio
 import contextlib
@@ -277,7 +277,7 @@ async def chat_person(name, gateways, session):
 
 
 class StreamPerson:
-    """A client of AG-UI, which picks its streams up where they broke off."""
+    """A client of AG-UI, which resumes its streams where they broke off."""
 
     def __init__(self, name, gateways, session):
         self.name, self.gateways, self.session, self.said, self.broken = name, gateways, session, 0, 0
@@ -291,10 +291,10 @@ class StreamPerson:
             assert time.monotonic() - began < 4 * PATIENCE, (text, events[-5:])
             try:
                 async for seq, some in self.stream(body, last):
-                    # What one stored event became, whole or not at all.
+                    # All frames of one stored event, or none.
                     assert last is None or seq > last, (seq, last)
                     last, events = seq, events + some
-                # A stream that ends well is that of a run that is over.
+                # A stream that ends well belongs to a run that has ended.
                 assert events[-1]["type"] in ("RUN_FINISHED", "RUN_ERROR"), events[-1]
             except BROKEN:
                 self.broken += last is not None
@@ -456,7 +456,7 @@ async def agents_get_the_options_that_the_gateway_was_given():
             told = handler(gateway, session)
             for name, value in {**options, "max-agents": "100", "env-file": str(keys.resolve())}.items():
                 assert f" --{name} {value} " in told, (name, told)
-            # One attempt is all, and the file is read at each start.
+            # There is only one attempt, and the file is read at each start.
             keys.write_text("KEY=bad\n")
             at = len(client.events)
             await client.request("agent", message="hello")
@@ -552,7 +552,7 @@ async def sub_agents_are_watched_at_work():
         result = await client.wait("tool_result")
         assert result["payload"]["result"] == "first\nsecond\n" and result["seq"], result
         assert await working.wait() == 0
-        # Deleting the session stops what is left of the sub-agents.
+        # Deleting the session stops the remaining sub-agents.
         await client.request("sessions.delete", sessionId=session)
         assert not (gateway.root / session).exists()
 
@@ -587,12 +587,12 @@ async def what_a_sub_agent_said_is_not_said_again():
                     await asyncio.sleep(0.02)
 
             await says_until(lambda: len(heard(client)) > 20)
-            # Some come back, others come for the first time.
+            # Some clients return, others come for the first time.
             late, last = [], 0
             for _ in range(4):
                 last = max(client.seqs(), default=last)
                 await client.close()
-                # What was said, but not relayed yet, is not said again.
+                # Output that was not relayed before the result is not repeated.
                 began = heard(client)[-1] + 1
                 client = await gateway.client()
                 await client.request("sessions.switch", sessionId=session, after=last)
@@ -600,7 +600,7 @@ async def what_a_sub_agent_said_is_not_said_again():
                 await late[-1][1].request("sessions.switch", sessionId=session)
                 await says_until(lambda: all(len(heard(who)) > 20 for who in (client, late[-1][1])))
                 assert heard(client)[0] >= began, (began, heard(client))
-            # Until the last line: what is left when the call has its result is in the result.
+            # Except the last line: output that is left when the call has its result is in the result.
             whole = lambda said: said == list(range(said[0], lines))
             while not all(whole(heard(who)) for _, who in late):
                 assert time.monotonic() < limit, [heard(who) for _, who in late]
@@ -656,7 +656,7 @@ async def answered(gateway, session, sayings):
         await asyncio.sleep(0.1)
 
 
-async def what_a_reboot_interrupts_goes_on_by_itself():
+async def runs_interrupted_by_a_reboot_continue_by_themselves():
     with Gateway("--agent", f"{AGENT} 0.2", "--protocol", "ndjson") as gateway:
         client = await gateway.client()
         session = (await client.request("agent", message="hello"))["sessionId"]
@@ -676,7 +676,7 @@ async def what_a_reboot_interrupts_goes_on_by_itself():
 
 
 def processes_of(session):
-    """The processes that work for a session: its supervisor, its adapter and its agent's program, those there are."""
+    """The running processes of a session: its supervisor, its adapter and its agent's program."""
     for process in pathlib.Path("/proc").glob("[0-9]*"):
         try:
             about = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
@@ -686,10 +686,10 @@ def processes_of(session):
             yield int(process.name)
 
 
-async def whoever_is_killed_each_message_ends_once_and_everybody_sees_the_same():
+async def whichever_process_is_killed_each_message_ends_once_and_all_clients_see_the_same():
     seconds = float(os.environ.get("CHAOS_SECONDS", 300 if LONG else 6))
     seed = int(os.environ.get("SEED", random.randrange(10**6)))
-    # The times are those of this machine, but who is killed next can be had again.
+    # The timing varies, but the order of kills can be repeated from the seed.
     dice = random.Random(seed)
     options = ["--agent", f"{AGENT} 0.02", "--protocol", "ndjson"]
     with Gateway(*options) as one, Gateway(*options, root=one.root) as two:
@@ -697,7 +697,7 @@ async def whoever_is_killed_each_message_ends_once_and_everybody_sees_the_same()
         first = await one.client()
         session = (await first.request("sessions.new"))["sessionId"]
         await first.close()
-        # Those who speak come first.
+        # The first three, one of each kind, send the messages.
         kinds = [python_person, stream_person, *([chat_person] if CHAT else []), *([node_person] if WS else [])]
         if len(kinds) < 4:
             print("SKIPPED: needs ws, of npm")
@@ -725,7 +725,7 @@ async def whoever_is_killed_each_message_ends_once_and_everybody_sees_the_same()
                 await dice.choice(people[3:]).comes_or_goes()
             await asyncio.sleep(dice.random() ** 2 * 0.6)
         stop.set()
-        # What is left goes on by itself, though nobody comes and nothing is pushed.
+        # The remaining runs continue by themselves, without any client and any push.
         try:
             await asyncio.wait_for(asyncio.gather(*talking), 2 * PATIENCE)
         except TimeoutError:

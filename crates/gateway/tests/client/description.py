@@ -1,4 +1,4 @@
-"""The description of the HTTP interface in OpenAPI, judged by schemathesis: requests of all kinds, made up from it, get
+"""The description of the HTTP interface in OpenAPI, checked by schemathesis: random requests generated from it get
 answers that it describes, and never an internal error."""
 
 import copy
@@ -10,7 +10,7 @@ import sys
 from harness import run
 from look import Queues, with_httpx
 
-# The same each time, and few enough for a busy machine.
+# The same requests in each run, and few enough for a busy machine.
 SETTINGS = ["--seed", "1", "--max-examples", "12", "--phases", "examples,coverage,fuzzing", "--generation-deterministic"]
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 
@@ -27,7 +27,7 @@ async def made_up_requests_get_answers_that_are_described():
             queues.push("inbox", f"event {n}")
         look.until_consumer("inbox", "good", lambda one: one["pending"] == 0)
         runs = look.until(lambda answer: answer["runs"], "/inbox/consumers/good/runs")["runs"]
-        # Names that are there, or most requests would find nothing. What goes on for ever has scenarios of its own.
+        # Existing names, or most requests would find nothing. Endless streams have scenarios of their own.
         description = copy.deepcopy(look.description)
         paths = description["paths"]
         for path in [path for path in paths if path.endswith(("/watch", "/stream"))]:

@@ -1,4 +1,4 @@
-"""What ends a run: only what is stored under its key, whatever else is pushed in the agent's name."""
+"""Endings of runs: only an event under the run's key ends it, whatever else is pushed in the agent's name."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ import shlex
 from agui import get
 from harness import THREAD, Gateway, run
 
-# Says something by the way, as any program in an agent's hands may, then waits for a word before it answers.
+# Pushes a message on the side, as any program that an agent runs may, then waits for a line before it answers.
 BUSY = f"{shlex.quote(THREAD)} reply 'working on it' >&2 && cat go"
 
 
@@ -30,7 +30,7 @@ async def what_an_agent_says_by_the_way_ends_nothing():
         second = await client.request("agent", message="and then this")
         assert second["status"] == "queued", second
         await client.wait("queued")
-        # Whoever enters now learns of the same run.
+        # A client that enters now sees the same run.
         other = await gateway.client()
         switched = await other.request("sessions.switch", sessionId=first["sessionId"])
         assert switched["activeRun"] == first["runId"], switched
@@ -46,7 +46,7 @@ async def what_an_agent_says_by_the_way_ends_nothing():
         assert said.count(("assistant", "working on it")) == 2 and ("assistant", "done") in said, said
 
 
-async def an_ag_ui_stream_goes_on_to_the_answer():
+async def an_ag_ui_stream_continues_to_the_answer():
     with Gateway("--agent", BUSY) as gateway:
         os.mkfifo(gateway.root / "go")
         ask = {"threadId": "t", "runId": "r", "messages": [{"id": "m", "role": "user", "content": "do it"}]}

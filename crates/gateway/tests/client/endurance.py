@@ -1,4 +1,4 @@
-"""Many sessions on one machine: they share a few agents, and for as long as they talk, nothing piles up."""
+"""Many sessions on one machine: they share a few agents, and nothing piles up in long conversations."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ def in_root(root):
 
 
 def endings(gateway, session):
-    """By the id of each message of a client, its run and whether it has its ending."""
+    """By the id of each client's message: its run, and whether that has ended."""
     with contextlib.closing(sqlite3.connect(f"file:{gateway.root / session / 'events.db'}?mode=ro", uri=True)) as db:
         found = db.execute("""SELECT m.metadata ->> 'run_id', (SELECT count(*) FROM events AS e
             WHERE e.idempotency_key = 'thread:end:' || m.id) FROM events AS m WHERE m.type = 'message' AND m.source <> 'self'""")
@@ -60,7 +60,7 @@ async def forty_sessions_share_three_agents():
         limit = time.monotonic() + 4 * PATIENCE
         while not all(all(endings(gateway, session).values()) for session in sessions):
             assert time.monotonic() < limit, {session: endings(gateway, session) for session in sessions}
-            # Those that are there in two looks were there at one time: a look takes a while.
+            # A look takes a while, so only processes seen in two looks count as simultaneous.
             before = dict(in_root(gateway.root))
             commands = [command for pid, command in in_root(gateway.root) if before.get(pid) == command]
             # The program itself, not the shell or the adapter with it in their arguments.
@@ -78,7 +78,7 @@ async def forty_sessions_share_three_agents():
             answers = [event["content"] for event in events if event["type"] == "message" and event["source"] == "self"]
             assert answers == ["first", "second"], (session, answers)
             begun[session] = next(event["created_at"] for event in events if event.get("subtype") == "run")
-        # Three are in line at a time, so each is at most that far from its place.
+        # Three are in the queue at a time, so each is at most that far from its position.
         for place, session in enumerate(sorted(sessions, key=begun.get)):
             assert abs(place - sessions.index(session)) <= 3, (place, sessions.index(session))
         await client.close()
@@ -86,7 +86,7 @@ async def forty_sessions_share_three_agents():
 
 
 class Talker:
-    """Somebody who talks in one session after the other, through whichever gateway there is."""
+    """A client that sends messages in one session after the other, through any gateway."""
 
     def __init__(self, gateways, dice, done):
         self.gateways, self.dice, self.done = gateways, dice, done
@@ -119,7 +119,7 @@ class Talker:
         return accepted and accepted["runId"]
 
     async def move(self, made):
-        """Goes on in another session, and deletes the one before the last with all that was asked there."""
+        """Continues in another session, and deletes the one before the last with all its messages."""
         if made:
             self.session = made["sessionId"]
             self.accepted[self.session] = []
@@ -144,7 +144,7 @@ class Talker:
                 await self.request("agent.cancel", sessionId=self.session, runId=run_id)
                 self.count("cancels")
         elif any(endings(self.gateways[0], self.session).values()):
-            # What was asked in its original is answered there.
+            # Messages from the original are answered there.
             await self.move(await self.request("sessions.fork", sessionId=self.session))
             self.count("forks")
 
@@ -153,7 +153,7 @@ class Talker:
             try:
                 await self.act()
             except Refused as e:
-                # What it was about has ended, or its session is gone, meanwhile.
+                # The run has ended or its session is gone in the meantime.
                 assert any(word in str(e) for word in ("run", "session", "busy", "message")), e
                 self.count("refusals")
             await asyncio.sleep(self.dice.random() * 2)
@@ -190,7 +190,7 @@ def weight(gateways):
     return resident, stored, len(list(in_root(gateways[0].root)))
 
 
-async def for_as_long_as_they_talk_nothing_piles_up_and_each_message_ends_once():
+async def in_a_long_conversation_nothing_piles_up_and_each_message_ends_once():
     seed = int(os.environ.get("SEED", random.randrange(10**6)))
     dice, stop, done, weights = random.Random(seed), asyncio.Event(), {}, []
     common = ["--keep-stream", "10s", "--max-agents", "12", "--idle", "10s"]

@@ -1,8 +1,7 @@
-"""Whoever enters a session, at whatever moment, misses nothing, gets nothing twice, and sees what those see who were
-there.
+"""A client that enters a session at any moment misses no event, gets none twice, and sees what the clients in it see.
 
-The gateway is frozen at many points while it answers: what is pushed then is what a race would lose that lies between
-reading what a response says of a session and following it."""
+The gateway is frozen at many points while it answers. Events pushed then would be lost by a race between reading a
+session for the response and following it."""
 
 import asyncio
 import contextlib
@@ -21,7 +20,7 @@ FROZEN = 0.3
 
 
 async def push_while_frozen(gateway, after, push):
-    """Pushes, while the gateway is frozen, from so many seconds on."""
+    """Freezes the gateway after so many seconds, and pushes."""
     await asyncio.sleep(after)
     gateway.process.send_signal(signal.SIGSTOP)
     pushing = asyncio.create_task(asyncio.to_thread(push))
@@ -51,7 +50,7 @@ def of_a_run(run_id, said):
 
 
 def as_seen(events):
-    """What several clients have to see alike."""
+    """The events that all clients must see alike."""
     return [
         (event["event"], event["seq"], {key: of for key, of in event["payload"].items() if key != "fromSelf"})
         for event in events if "seq" in event
@@ -82,7 +81,7 @@ async def at_any_point_of_a_run_it_is_seen_from_its_beginning():
                     assert not before and (switched["lastSeq"] < first if first else switched["lastSeq"] == newest)
                 else:
                     begins = min(after, newest)
-                    # What there was is sent before the response.
+                    # Earlier events are sent before the response.
                     assert before == [seq for seq in witness.seqs() if seq > begins], (after, before)
                     assert switched["lastSeq"] == newest, switched
                 entered.append((client, begins, after))
@@ -93,7 +92,7 @@ async def at_any_point_of_a_run_it_is_seen_from_its_beginning():
             run_id = (await witness.request("agent", message=f"say hello {n}"))["runId"]
             said = (await witness.wait(lambda e: e["payload"].get("content") == f"say hello {n}"))["seq"]
             await enter(said, past)
-            # Another run waits behind it; it is no past either.
+            # Another run waits behind it; it is not past either.
             waiting = (await witness.request("agent", message=f"wait {n}"))["runId"]
             behind = (await witness.wait(lambda e: e["payload"].get("content") == f"wait {n}"))["seq"]
             *events, (answer, _, metadata) = of_a_run(run_id, said)
@@ -119,7 +118,7 @@ async def at_any_point_of_a_run_it_is_seen_from_its_beginning():
         print(f"entered {len(entered)} times")
 
 
-async def what_comes_while_a_client_enters_is_neither_lost_nor_doubled():
+async def events_that_come_while_a_client_enters_are_neither_lost_nor_doubled():
     with Gateway() as gateway:
         witness = await gateway.client()
         quiet, busy, open_run = [(await witness.request("sessions.new"))["sessionId"] for _ in range(3)]
@@ -132,22 +131,22 @@ async def what_comes_while_a_client_enters_is_neither_lost_nor_doubled():
         ways = [
             ("sessions.switch", quiet, {}), ("sessions.switch", quiet, {"after": 0}),
             ("sessions.switch", open_run, {}), ("sessions.switch", open_run, {"after": said}),
-            # Whoever sends a message to another session enters it.
+            # Sending a message to another session enters it.
             ("agent", quiet, {"message": "I come in"}),
         ]
         usual = 0
         for method, session, params in ways:
-            # Others are in it already, or nobody is.
+            # With and without other clients in it.
             for alone, point in [(alone, point) for alone in (False, True) for point in range(POINTS)]:
                 if alone:
                     await watching[session].close()
                 client = await gateway.client()
-                # It comes from a session where something happens, too.
+                # It comes from a session with activity, too.
                 await client.request("sessions.switch", sessionId=busy)
                 at, began = len(client.events), time.monotonic()
                 entering = client.send(method, {"sessionId": session, **params})
                 if point == 0:
-                    # As it is without being frozen: how long it takes.
+                    # Without freezing: how long it takes.
                     await asyncio.wait_for(asyncio.shield(entering), PATIENCE)
                     usual = time.monotonic() - began
                 else:
@@ -179,7 +178,7 @@ async def what_comes_while_a_client_enters_is_neither_lost_nor_doubled():
                 await client.close()
 
 
-async def a_stream_that_is_picked_up_while_its_run_goes_on_is_whole():
+async def a_stream_that_is_resumed_during_its_run_is_whole():
     with Gateway() as gateway:
         client = await gateway.client()
         session = (await client.request("sessions.new"))["sessionId"]

@@ -145,7 +145,7 @@ class Gateway:
         self.thread("pause", "--consumer", "agent", session=session)
 
     async def begun(self, client, session, text="go"):
-        """Has a client say something to a fake agent, which begins to answer. Returns the metadata of what it does."""
+        """Sends a client's message to a fake agent, which begins to answer. Returns the metadata of its events."""
         self.fake_agent(session)
         run_id = (await client.request("agent", sessionId=session, message=text))["runId"]
         said = (await client.wait(lambda e: e["payload"].get("runId") == run_id and e["event"] == "message"))["seq"]
@@ -166,7 +166,7 @@ class Gateway:
                 if any(entry.startswith(mark) for entry in (process / "environ").read_bytes().split(b"\0")):
                     os.kill(int(process.name), signal.SIGKILL)
             except OSError:
-                # It has ended meanwhile, or is somebody else's.
+                # It has ended in the meantime, or belongs to another user.
                 pass
 
     def __exit__(self, failed, *_):
@@ -174,7 +174,7 @@ class Gateway:
         for session in self.root.glob("[0-9a-f]*"):
             thread = lambda *args: subprocess.run([THREAD, *args, "--thread", session], capture_output=True, text=True)
             info = thread("info", "--json")
-            # What is no thread, or is damaged, has nobody to stop.
+            # A damaged thread, or another folder, has no agent to stop.
             for consumer in json.loads(info.stdout).get("subscriptions", []) if info.returncode == 0 else []:
                 name = consumer["consumer_id"]
                 thread("pause", "--consumer", name)
@@ -186,7 +186,7 @@ class Gateway:
             # Neither the token nor a signed URL may be in the log.
             secret = self.token or "token="
             assert secret not in self.output() and "token=" not in self.output(), self.output()
-        # Stopped processes may still be writing there.
+        # Stopping processes may still be writing there.
         while self.scratch:
             try:
                 self.scratch.cleanup()
@@ -210,7 +210,7 @@ class Client:
                 ping_interval=None,
             )
         self.count, self.answers, self.events = 0, {}, []
-        # The `clients` events, which come whenever somebody comes or goes, apart from all others.
+        # The `clients` events, which come whenever a client enters or leaves, apart from all others.
         self.company = []
         # How many events had come before the last response.
         self.answered_at = 0
@@ -232,7 +232,7 @@ class Client:
                 if frame["type"] == "res":
                     RESPONSE.validate(frame)
                     self.answered_at = len(self.events)
-                    # Nobody waits any more for one that took too long.
+                    # The request has timed out already.
                     if not (answer := self.answers.pop(frame["id"])).done():
                         answer.set_result(frame)
                 else:
@@ -281,7 +281,7 @@ class Client:
         return answer["payload"]
 
     async def refused(self, method, **params):
-        """Sends a request that has to be refused. Returns the error."""
+        """Sends a request that must be refused. Returns the error."""
         try:
             answer = await self.call(method, params, checked=False)
         except Refused as e:
@@ -334,13 +334,13 @@ class Client:
 
 
 def most_memory(gateway):
-    """The most that a gateway has had in memory, in MiB."""
+    """The peak memory of a gateway, in MiB."""
     status = pathlib.Path(f"/proc/{gateway.process.pid}/status").read_text()
     return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) // 1024
 
 
 async def stays_within(gateway, megabytes, doing):
-    """Waits for what is done, and kills the gateway at once when it takes more memory: it might take it all."""
+    """Waits for a task, and kills the gateway at once if it takes more memory than allowed: it might take all of it."""
     doing = asyncio.ensure_future(doing)
     while True:
         done, _ = await asyncio.wait([doing], timeout=0.05)

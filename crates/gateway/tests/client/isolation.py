@@ -1,4 +1,5 @@
-"""Sessions that are locked, damaged or full of waiting writers, and readers that have stopped: nobody else notices."""
+"""Sessions that are locked, damaged or full of waiting writers, and readers that have stopped: no other client is
+affected."""
 
 import asyncio
 import contextlib
@@ -67,7 +68,7 @@ def say(writers, session):
     ]
 
 
-async def a_session_whose_writers_wait_makes_nobody_else_wait():
+async def a_session_whose_writers_wait_delays_no_other_session():
     with Gateway() as gateway:
         client = await gateway.client()
         good, bad = [(await client.request("sessions.new"))["sessionId"] for _ in range(2)]
@@ -90,7 +91,7 @@ async def a_session_whose_writers_wait_makes_nobody_else_wait():
         assert sorted(said) == sorted(f"message {n}" for n in range(WRITERS)), said
 
 
-async def no_session_suffers_for_three_that_are_in_trouble():
+async def three_broken_sessions_affect_no_other():
     with Gateway() as gateway:
         client, *others = [await gateway.client() for _ in range(9)]
         writers = [await gateway.client() for _ in range(WRITERS)]
@@ -117,7 +118,7 @@ async def no_session_suffers_for_three_that_are_in_trouble():
         for answer in waiting:
             assert (await asyncio.wait_for(answer, PATIENCE))["ok"] is True
         assert len(gateway.events(busy)) == WRITERS
-        # What was locked is as it was.
+        # The locked session works as before.
         await client.request("agent", sessionId=closed, message="after it")
         for answer in in_vain:
             answer.cancel()
@@ -153,7 +154,7 @@ async def readers_that_have_stopped_cost_nothing_and_miss_nothing():
                 lines = "\n".join([json.dumps(token)] * 20)
                 await asyncio.to_thread(gateway.thread, "push", "--batch", session=session, stdin=lines)
             last = await asyncio.to_thread(gateway.ending, session, said, "x", run_id=run_id)
-            # Each within the limit: on a busy machine, this client takes long for all of them together.
+            # The limit is for each: on a busy machine, this client takes long for all of them together.
             for seq in range(said + 1, last + 1):
                 await client.seq(seq)
             return last
@@ -179,7 +180,7 @@ async def readers_that_have_stopped_cost_nothing_and_miss_nothing():
             assert seen == client.seqs() and len(seen) == pieces + 2
         stream = await stays_within(gateway, 150, streams[0][0].readuntil(b"RUN_STARTED"))
         assert b" 200 " in stream
-        # Whoever has stopped is no burden for those who come.
+        # A stopped reader does not slow new clients down.
         began = time.monotonic()
         late = await gateway.client()
         await late.request("sessions.switch", sessionId=session)

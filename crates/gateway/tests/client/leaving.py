@@ -1,4 +1,4 @@
-"""Clients that leave while their request is carried out, or wait: nobody else notices."""
+"""Clients that leave while their request is processed or waits: no other client is affected."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from look import Queues, with_httpx
 LEAVE = 200
 # After how long, in seconds.
 STAYS = 0.02
-# What a request of somebody else may take at most, in seconds, on a machine that is as busy as these tests make it.
+# The maximum time of another client's request, in seconds, on a machine that is as busy as these tests make it.
 BOUND = 5
 
 
@@ -39,7 +39,7 @@ async def connection(gateway, sent):
 
 
 async def leaves(gateway, sent):
-    """Sends a request, and is gone before it is answered."""
+    """Sends a request, and disconnects before the answer."""
     _, writer = await connection(gateway, sent)
     await asyncio.sleep(STAYS)
     writer.transport.abort()
@@ -55,13 +55,13 @@ async def asks(gateway, *words, **headers):
 
 
 async def many_leave(gateway, sent):
-    # Few at a time: who leaves while waiting for its turn has begun nothing.
+    # Few at a time: a request that waits for its turn has not started anything when its client leaves.
     for number in range(0, LEAVE, 2):
         await asyncio.gather(leaves(gateway, sent(number)), leaves(gateway, sent(number + 1)))
 
 
 class Others:
-    """Measures how long others wait for /healthz, and whatever else is asked for, as long as something is done."""
+    """Measures how long other requests, /healthz and those given, take while something runs."""
 
     def __init__(self, gateway, **others):
         self.others = {"/healthz": lambda: asks(gateway, "GET", "/healthz"), **others}
@@ -129,7 +129,7 @@ def others(gateway, client, good):
 
 
 @with_httpx
-async def requests_that_are_left_hold_up_nobody():
+async def abandoned_requests_delay_no_other_client():
     async with slow_and_good() as (queues, gateway, client, slow, good):
         queues.run("subscribe", "-t", gateway.root / slow, "bot", "true", "--filter", SLOW)
         filter = urllib.parse.quote(SLOW)
@@ -185,7 +185,7 @@ async def a_websocket_is_left(gateway, method, params):
 
 
 @with_httpx
-async def websockets_that_are_left_hold_up_nobody():
+async def abandoned_websockets_delay_no_other_client():
     async with slow_and_good("--agent", "cat") as (queues, gateway, client, slow, good):
         kinds = {
             "agent": {"sessionId": slow, "message": "hello"},
@@ -216,7 +216,7 @@ STUBBORN = "trap '' TERM; echo $$ >> pids; while :; do sleep 0.2; done"
 
 
 @with_httpx
-async def stops_that_wait_or_are_left_hold_up_nobody():
+async def waiting_or_abandoned_stops_delay_no_other_client():
     async with slow_and_good() as (queues, gateway, client, _, good):
         async def stubborn():
             session = str(uuid.uuid4())
@@ -229,7 +229,7 @@ async def stops_that_wait_or_are_left_hold_up_nobody():
                 await asyncio.sleep(0.05)
             pid = int(pids.read_text())
             pids.unlink()
-            # It is known to others a moment later.
+            # Other processes see it a moment later.
             is_known = lambda one: one.get("run", {}).get("pid") == pid
             await asyncio.to_thread(queues.look.until_consumer, session, "bot", is_known)
             return session
@@ -269,7 +269,7 @@ def supervises(pid, session):
 
 
 @with_httpx
-async def sessions_that_are_deleted_while_their_handlers_end_hold_up_nobody():
+async def sessions_deleted_while_their_handlers_end_delay_no_other_client():
     async with slow_and_good() as (queues, gateway, client, _, good):
         deleted = []
         for _ in range(30):
@@ -300,7 +300,7 @@ async def sessions_that_are_deleted_while_their_handlers_end_hold_up_nobody():
 
 
 class Mcp:
-    """A client of the older generation of the protocol, whose calls go on if it leaves."""
+    """A client of the older generation of the protocol, whose calls continue if it leaves."""
 
     def __init__(self, gateway):
         self.gateway, self.id = gateway, None
@@ -336,7 +336,7 @@ class Mcp:
 
 
 @with_httpx
-async def tools_that_wait_or_are_left_hold_up_nobody():
+async def waiting_or_abandoned_tools_delay_no_other_client():
     async with slow_and_good() as (_, gateway, client, slow, good):
         mcp = await Mcp(gateway).begin()
         asked = others(gateway, client, good)
@@ -374,7 +374,7 @@ async def a_tail_that_lags_keeps_no_file_open():
         sent = request(gateway, "GET", f"/api/v1/threads/{slow}/events/stream?after=0")
         before, lagging = open_files(gateway), []
         for _ in range(50):
-            # It reads a little, and no more.
+            # It reads a little, and then stops.
             reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port, limit=1024)
             writer.write(sent)
             assert b" 200 " in await asyncio.wait_for(reader.readline(), PATIENCE)
@@ -390,7 +390,7 @@ async def a_tail_that_lags_keeps_no_file_open():
 
 
 @with_httpx
-async def a_copy_and_searches_hold_up_nobody():
+async def a_copy_and_searches_delay_no_other_client():
     async with slow_and_good() as (queues, gateway, client, _, good):
         long = (await client.request("sessions.new", title="long"))["sessionId"]
         event = {"source": "external:x:main:dm:x:bob", "type": "message", "content": "hello there"}

@@ -1,4 +1,4 @@
-"""What is shown of events that are larger or deeper than clients can be expected to take."""
+"""Events that are larger or nested deeper than clients can be expected to handle."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ ELSEWHERE = "external:mail:main:dm:x:bob"
 
 
 def fetched(gateway, url, timeout=60, **headers):
-    """What is at a URL, or the status with which it is refused."""
+    """The content at a URL, or the status with which it is refused."""
     request = urllib.request.Request(urllib.parse.urljoin(gateway.url + "/", url), headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=timeout) as answer:
@@ -30,7 +30,7 @@ def fetched(gateway, url, timeout=60, **headers):
 
 
 def is_a_placeholder(message, size):
-    """Checks what stands for a message of `size` bytes."""
+    """Checks the placeholder for a message of `size` bytes."""
     content, large = message["content"], message.get("large")
     assert isinstance(content, str) and 0 < len(content) < 1000, str(content)[:200]
     assert large and set(large) == {"bytes", "url"} and large["bytes"] == size, large
@@ -43,7 +43,7 @@ async def an_event_over_a_mebibyte_is_a_placeholder_whose_url_has_the_whole():
         gateway.fake_agent(session)
         run_id = (await client.request("agent", message="go"))["runId"]
         about = {"run_id": run_id}
-        # Two bytes each: it is bytes that count.
+        # Two bytes each: the limit is in bytes.
         text = "ä" * 600_000
         result = json.dumps({"call_id": "c", "name": "cat", "result": "x" * 2_000_000})
         large = {}
@@ -159,16 +159,16 @@ async def an_answer_that_is_nested_too_deep_is_text():
             assert (depth(content) <= 2) == (deep > DEEPEST), (deep, content)
             [*_, message] = (await client.request("sessions.history"))["messages"]
             assert message["content"] == content, deep
-            # What another program pushes is no different.
+            # The same for events that another program pushes.
             event = await client.seq(gateway.push(session, text, kind="message", source=ELSEWHERE))
             assert event["payload"]["content"] == content, deep
-        # Nor is what a client sends.
+        # And for messages that a client sends.
         await client.request("agent", message=nested(60))
         event = await client.wait(lambda e: e["payload"].get("fromSelf") and "custom" in str(e["payload"]["content"]))
         assert depth(event["payload"]["content"]) <= 2, event
 
 
-async def thread_chat_is_told_an_answer_of_any_depth():
+async def thread_chat_gets_an_answer_of_any_depth():
     if not CHAT:
         return print("SKIPPED: needs thread-chat")
     with Gateway("--agent", "cat answer") as gateway:
@@ -193,7 +193,7 @@ async def a_session_with_a_gigantic_event_is_entered_in_little_memory():
         client = await gateway.client()
         session = (await client.request("sessions.new"))["sessionId"]
         await client.request("agent", message="before it")
-        # From a program that does not keep it either.
+        # Pushed by another program.
         args = ["--thread", gateway.root / session, "--source", ELSEWHERE, "--type", "message", "--content-file", "-"]
         text = b"gigantic " * (size // 9)
         huge = await asyncio.to_thread(subprocess.run, [THREAD, "push", *args], input=text, capture_output=True)

@@ -1,4 +1,4 @@
-"""Too many connections, and too few descriptors for them, while a good client goes on."""
+"""Too many connections, and too few descriptors for them, while a good client continues."""
 
 import asyncio
 import concurrent.futures
@@ -13,7 +13,7 @@ from harness import PATIENCE, Gateway, Refused, most_memory, run
 from security import ask
 
 LONG = os.environ.get("THREAD_FAULTS") == "long"
-# How many connections those who have shown no token may have together.
+# How many connections all unauthenticated clients may have together.
 STRANGERS = 256
 
 UPGRADE = (
@@ -30,7 +30,7 @@ def text_frame(text):
 WRONG = text_frame(json.dumps(
     {"type": "req", "id": "1", "method": "connect", "params": {"version": "1", "clientType": "t", "token": "wrong"}}))
 
-# What a connection sends before it stops sending.
+# The bytes that a connection sends before it stops.
 KINDS = {
     "nothing": b"",
     "half a head": b"GET /ws HTTP/1.1\r\nHost: 127.0.0.1",
@@ -50,7 +50,7 @@ def how_it_ended(data):
         if frames[0] & 0x0F == 8:
             return str(int.from_bytes(frames[at:at + 2], "big"))
         frames = frames[at + length:]
-    # It had to make room for those who came after it.
+    # It had to make room for later connections.
     return "closed" if status == "101" else status
 
 
@@ -134,13 +134,13 @@ async def thousands_that_never_connect_are_each_closed_while_a_good_client_talks
             # If too many come at once, the kernel drops some, and only those that send something notice it.
             if (kind, how) == ("nothing", "never"):
                 continue
-            # Who came early made room for those who came after, who were closed when their ten seconds were over.
+            # Early connections made room for later ones, which were closed after ten seconds.
             assert how in ("1008", "closed", "reset", "503"), (kind, how)
             assert max(took) < 10 + PATIENCE / 2, (kind, max(took))
             longest[kind] = max(max(took), longest.get(kind, 0))
         # Neither too early nor much too late.
         assert longest.pop("a wrong token") and max(longest.values()) > 9.5, longest
-        # Strangers do not take the places of those who are in, nor all of the files.
+        # Unauthenticated clients take neither the places of authenticated ones nor all of the files.
         assert most < own + STRANGERS + 50, f"{most} files are open"
         # All bad connections are gone, whatever their clients believe.
         until = time.monotonic() + PATIENCE
@@ -171,7 +171,7 @@ async def half_of_the_descriptors_are_kept_for_those_who_are_in():
         assert "cannot" not in gateway.output(), gateway.output()
 
 
-async def without_descriptors_the_gateway_waits_and_then_goes_on():
+async def without_descriptors_the_gateway_waits_and_then_continues():
     with Gateway() as gateway:
         good = await gateway.client()
         await said(good, "before")
@@ -192,7 +192,7 @@ async def without_descriptors_the_gateway_waits_and_then_goes_on():
         # No busy loop, and not a log line for each attempt.
         assert cpu(gateway) - before < 1.5, cpu(gateway) - before
         assert gateway.output().count("cannot accept") <= 2, gateway.output()
-        # When they have been closed after ten seconds, there is room for others.
+        # After they were closed after ten seconds, there is room for others.
         hows = [how for _, how, _ in await bad]
         assert set(hows) <= {"closed", "1008", "reset"}, hows
         await said(good, "after")
@@ -206,7 +206,7 @@ async def a_lack_of_descriptors_is_called_by_its_name():
         client = await gateway.client()
         sessions = [(await client.request("sessions.new"))["sessionId"] for _ in range(8)]
         limits, refused = resource.prlimit(gateway.process.pid, resource.RLIMIT_NOFILE), []
-        # Each thing that is opened for a request is once the first that cannot be.
+        # Each file that is opened for a request is once the first that cannot be opened.
         for spare in range(16):
             session = sessions[spare % len(sessions)]
             for method, params in (

@@ -1,4 +1,4 @@
-"""What the gateway logs for its operator, and what it does not."""
+"""The gateway's log for its operator."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ async def a_run_is_logged_when_it_begins_and_ends_and_nothing_that_is_said():
         assert lines(gateway, " INFO a run begins", about, "attempt=1")
         [end] = lines(gateway, "a run ends", about, 'outcome="answered"')
         assert 0.3 <= float(re.search(r" seconds=([\d.]+)", end)[1]) < 60, end
-        # What nobody watches, too, and what fails.
+        # Also runs that no client watches, and failed ones.
         said = gateway.push(session, "content-of-a-message", kind="message", source="external:test", run_id="name-of-a-run")
         await until(lambda: lines(gateway, "a run ends", f"seq={said} "))
         gateway.thread("unsubscribe", "--consumer", "agent", session=session)
@@ -45,7 +45,7 @@ async def a_run_is_logged_when_it_begins_and_ends_and_nothing_that_is_said():
         gateway.ending(session, content={"error": "content-of-an-answer", "retryable": False}, subtype="error", reply_to=said)
         await until(lambda: lines(gateway, "a run ends", f"seq={said} ", 'outcome="failed"'))
 
-        # Refusals say why, and whose they were.
+        # Refusals say why, and which client was refused.
         assert ask(gateway, "/metrics", Authorization="Bearer wrong-token")[0] == 401
         assert ask(gateway, "/metrics", Origin="https://evil.example")[0] == 403
         assert fetch(file["url"] + "wrong-token")[0] == 403
@@ -57,7 +57,7 @@ async def a_run_is_logged_when_it_begins_and_ends_and_nothing_that_is_said():
             ("/storage/v1/object/sign/", "not signed by this gateway"), ('route="/ws"', 'reason="wrong or missing token"'),
         ]:
             await until(lambda: lines(gateway, " WARN refused address=127.0.0.1 ", *words))
-        # Whoever just goes is not refused.
+        # A client that just disconnects is not refused.
         client.abort()
         metrics = lambda: get(gateway, "/metrics").decode()
         await until(lambda: re.search(r"^thread_gateway_connections 0$", metrics(), re.M))
@@ -82,7 +82,7 @@ async def what_was_due_when_the_gateway_was_started_is_logged():
         gateway.start()
         await until(lambda: len(lines(gateway, "a run ends", due)) == 1)
         assert len(lines(gateway, "what was due has been started", f"session={due}")) == 1, gateway.output()
-        # What had ended before is no news.
+        # Runs that ended before are not logged again.
         assert len(lines(gateway, "a run ends", old)) == 1 and not lines(gateway, "has been started", old)
 
 

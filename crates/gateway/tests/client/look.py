@@ -1,4 +1,4 @@
-"""A client of /api/v1/threads: `httpx`, and every answer checked against the description that the gateway gives."""
+"""A client of /api/v1/threads: `httpx`, with every answer checked against the gateway's own description."""
 
 import functools
 import json
@@ -37,11 +37,11 @@ class Look:
         self.description = self.http.get("/api/v1/openapi.json").json()
 
     def check(self, answer):
-        """Checks that an answer is described."""
+        """Checks that an answer conforms to the description."""
         path = answer.request.url.raw_path.decode().partition("?")[0]
         templates = {re.sub(r"\{\w+\}", "[^/]+", template): template for template in self.description["paths"]}
         matching = [template for pattern, template in templates.items() if re.fullmatch(pattern, path)]
-        # One without names comes before one with them.
+        # A path without parameters takes precedence over one with parameters.
         template = min(matching, key=lambda template: template.count("{"))
         operation = self.description["paths"][template][answer.request.method.lower()]
         code = str(answer.status_code)
@@ -52,7 +52,7 @@ class Look:
             jsonschema.Draft202012Validator({**schema, "components": self.description["components"]}).validate(answer.json())
 
     def is_a(self, form, text):
-        """Reads JSON that has to be of a described form."""
+        """Reads JSON, which must conform to the description."""
         schema = {"$ref": f"#/components/schemas/{form}", "components": self.description["components"]}
         jsonschema.Draft202012Validator(schema).validate(json.loads(text))
         return json.loads(text)
@@ -70,7 +70,7 @@ class Look:
         return self.ask("POST", path, status, json=body)
 
     def refused(self, status, path, body=None, **params):
-        """What a request is refused with."""
+        """The error of a refused request."""
         asked = self.get(path, status, **params) if body is None else self.post(path, body, status)
         assert set(asked) == {"error", "code"} and asked["error"] and asked["code"], asked
         return asked["error"]

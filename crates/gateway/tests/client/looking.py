@@ -1,4 +1,4 @@
-"""What the scenarios of the half of the page that looks have in common: a thread with real handlers, and a page that shows it."""
+"""Shared by the scenarios of Queues: a thread with real handlers, and a page that shows it."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ import time
 from harness import THREAD, Gateway
 from page import Browser
 
-# Fails on what has no price, and says so last.
+# Fails on an item without a price, and prints that last.
 SELL = """item=$(sed 's/.*"content":"\\([^"]*\\)".*/\\1/')
 grep -q "^$item costs" prices || { echo "looking for $item"; echo "no price for $item"; exit 1; }
 grep "^$item costs" prices
@@ -45,7 +45,7 @@ class Thread:
         self.do("subscribe", name, command, *options)
 
     def seller(self, name="seller", *options):
-        """A consumer that makes a dead letter of what has no price, at once."""
+        """A consumer that makes a dead letter of an item without a price at once."""
         self.subscribe(name, "sh sell.sh", "--deliver", "stdin", "--batch-size", "1", "--max-attempts", "1", "--backoff", "10ms", *options)
 
     def info(self, name=None):
@@ -80,7 +80,7 @@ class Thread:
 
 @contextlib.asynccontextmanager
 async def looking(*options, thread=None, **of):
-    """A thread, a gateway that looks at it and has no agent, and a page that was opened by the link."""
+    """A thread, a gateway that shows it and has no agent, and a page that was opened by the link."""
     with Thread() as inbox, Gateway("--thread", inbox.path, *options) as gateway:
         if thread:
             thread(inbox)

@@ -1,4 +1,4 @@
-"""The tools of /mcp, with clients that others wrote: the Python package `mcp`, and the protocol's conformance suite.
+"""The tools of /mcp, with clients written by others: the Python package `mcp`, and the protocol's conformance suite.
 
 THREAD_TEST_MCP and THREAD_TEST_MCP_NEXT name the folders in which npm has installed the suites."""
 
@@ -60,7 +60,7 @@ async def clients_use_every_tool_in_both_generations():
                 assert "about the backups" in contents.text
                 said = await calls.refused(client, "push", {"session": talk, "content": "x" * (10 << 20)})
                 assert "store it in a file" in said, said
-                # Files of the server are nobody's business.
+                # Files of the server cannot be read.
                 said = await calls.refused(client, "peek", {"session": "../.."})
                 assert str(gateway.root) not in said and "sessions_list" in said, said
             print(f"{mode}: {len(used)} tools")
@@ -107,13 +107,13 @@ async def an_id_of_a_session_is_of_no_use_to_another():
             own["Mcp-Session-Id"] = id
             answer = await ask(ada)
             assert answer.status_code == 200 and "sessions_search" in answer.text
-            # What clients take for success: 202 is none.
+            # Statuses that clients take for success: 202 is not one.
             assert (await http.delete(url, headers={**ACCEPT, **own, **ada})).status_code == 204
             assert (await ask(ada)).status_code == 404
 
 
 async def a_request_that_is_cancelled_ends_its_work():
-    """Older clients say so; newer ones close the response."""
+    """Older clients send a cancellation; newer ones close the response."""
     for mode in calls.MODES:
         with Gateway("--agent", calls.AGENT) as gateway:
             talk = await session(gateway)
@@ -144,7 +144,7 @@ async def fifty_wait_at_once_and_some_go_away():
             await http.post(url, json=message("notifications/initialized"), headers=own)
             wait = lambda id, **more: http.post(url, headers=own, json=message(
                 "tools/call", id, name="wait", arguments={"session": talk, **more}))
-            # Whose connection breaks, without a word.
+            # The connection breaks without a close.
             gone = [asyncio.create_task(wait(1000 + n)) for n in range(10)]
             waiting = [asyncio.create_task(wait(n)) for n in range(2, 52)]
             end = time.monotonic() + PATIENCE
@@ -157,7 +157,7 @@ async def fifty_wait_at_once_and_some_go_away():
             before = used()
             await asyncio.sleep(3)
             ticks = used() - before
-            # Others are served meanwhile.
+            # Others are served in the meantime.
             client = await gateway.client()
             assert (await client.request("sessions.list"))["total"] == 1
             began = time.monotonic()
@@ -169,7 +169,7 @@ async def fifty_wait_at_once_and_some_go_away():
             print(f"60 that wait took {10 * ticks} ms of processor in 3 s; all were answered {took:.3f} s after the push, "
                   f"which took {pushed - began:.3f} s")
             assert ticks <= 30, ticks
-            # Nor does a wait keep the gateway from ending.
+            # A wait does not keep the gateway from ending either.
             last = asyncio.create_task(wait(99))
             await asyncio.sleep(0.3)
             code, took = gateway.stop()
@@ -224,7 +224,7 @@ async def of_sessions_that_are_left_the_oldest_end():
 
 
 def arguments_of(random, tool, talk):
-    """Arguments at random, of which most are of the right kind."""
+    """Random arguments, most of the right type."""
     right = {"string": lambda: random.choice(["message", "type = 'message'", "agent", "reader"]),
              "integer": lambda: random.randrange(5), "boolean": lambda: True}
     given = {}
@@ -236,7 +236,7 @@ def arguments_of(random, tool, talk):
 
 
 def anything(random, talk, depth=2):
-    """A JSON value at random."""
+    """A random JSON value."""
     kind = random.randrange(9 if depth else 7)
     if kind == 7:
         return [anything(random, talk, depth - 1) for _ in range(random.randrange(4))]
@@ -255,7 +255,7 @@ async def fifty_clients_call_at_random_and_memory_stays():
         resident = lambda: int(re.search(r"VmRSS:\s*(\d+)", pathlib.Path(f"/proc/{gateway.process.pid}/status").read_text())[1])
         async with httpx2.AsyncClient(timeout=PATIENCE, limits=httpx2.Limits(max_connections=50)) as http:
             async def one(seed):
-                """A client that leaves its session without a word, as many do."""
+                """A client that leaves without deleting its session, as many do."""
                 random = Random(seed)
                 own = {**ACCEPT, **auth, "Mcp-Session-Id": await begin(http, url, **auth)}
                 for id in range(2, 22):
@@ -292,14 +292,14 @@ async def fifty_clients_call_at_random_and_memory_stays():
             assert len(found["events"]) == 40, found
 
 
-# What the suite asks of a server made for it, and this one is not: its tools, prompts, resources and so on.
+# Scenarios that need a server made for the suite, with its tools, prompts, resources and so on.
 DEMONSTRATIONS = {
     "logging-set-level", "completion-complete", "json-schema-2020-12", "resources-subscribe", "resources-unsubscribe",
     "resources-read-text", "resources-read-binary", "resources-templates-read", "elicitation-sep1034-defaults",
     "elicitation-sep1330-enums", "http-custom-header-server-validation",
 }
 DEMONSTRATION_KINDS = "tools-call-", "prompts-", "input-required-", "tasks-", "sep-2640-"
-# The same, of scenarios that apply in part.
+# The same for parts of scenarios.
 UNTESTABLE = {
     "sep-2575-server-rejects-undeclared-capability", "sep-2575-missing-capability-http-400",
     "sep-2575-http-server-no-independent-requests-on-stream", "sep-2575-server-no-log-without-loglevel",

@@ -34,14 +34,14 @@ PLAYER = f"{shlex.quote(sys.executable)} {shlex.quote(str(pathlib.Path(__file__)
 NDJSON = ("--agent", PLAYER, "--protocol", "ndjson")
 ACP = ("--agent", f"{PLAYER} --acp", "--protocol", "acp", "--permit", "ask")
 LONG = os.environ.get("THREAD_FAULTS") == "long"
-# Where pictures of the page go, if they are wanted.
+# The folder for screenshots of the page, if wanted.
 PICTURES = os.environ.get("PAGE_PICTURES")
-# The page's files, to be used in place of those in the program while they are being written.
+# Files of the page to use instead of those in the program, during development.
 WEB = os.environ.get("PAGE_FILES")
 
 expect.set_options(timeout=PATIENCE * 1000)
 
-# Whatever the policy for content stops, and whatever breaks, is a failure of the test.
+# Each violation of the content security policy, and each error in the page, fails the test.
 WATCH = """
     document.addEventListener("securitypolicyviolation", (event) =>
         violated(`${event.violatedDirective}: ${event.blockedURI} ${event.sample}`));
@@ -69,7 +69,7 @@ class Tab:
         await self.page.goto(f"{self.gateway.url}/{path}")
 
     async def enter(self):
-        """By the link, as people do."""
+        """By the link, as users do."""
         await self.open(f"#token={self.gateway.token}")
         await expect(self.page.locator(".sessions")).to_be_attached()
 
@@ -86,7 +86,7 @@ class Tab:
     async def new(self, text):
         """Begins a session with a message. Returns its id."""
         await self.until("globalThis.thread.state.sessions.loaded")
-        # On a telephone one writes at once where there is no session yet.
+        # On a phone without sessions, the box to write in is shown at once.
         if await self.page.locator(".sessions .new").is_visible():
             await self.page.click(".sessions .new")
             await self.page.wait_for_selector("h1:has-text('New session')")
@@ -98,7 +98,7 @@ class Tab:
         return self.page.url.rsplit("/", 1)[1]
 
     async def until(self, expression):
-        """Waits until it is true in the page. (Playwright's own way needs what the policy forbids.)"""
+        """Waits until it is true in the page. (Playwright's own function needs `eval`, which the policy forbids.)"""
         began = time.monotonic()
         while not await self.page.evaluate(expression):
             assert time.monotonic() < began + PATIENCE, f"does not come: {expression}"
@@ -111,8 +111,8 @@ class Tab:
         await expect(self.page.locator(selector).get_by_text(text).first).to_be_visible()
 
     def checked(self):
-        """Nothing was stopped, nothing broke, nothing was asked of another host."""
-        # That a gateway ended is no error of the page.
+        """No violation, no error, no request to another host."""
+        # The end of a gateway is not an error of the page.
         ends = "ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "WebSocket"
         lost = [error for error in self.errors if not any(end in error for end in ends)]
         assert not lost and not self.foreign, (lost, self.foreign)
@@ -163,7 +163,7 @@ def plays(gateway, **of):
 
 
 def go(gateway, name="go"):
-    """Lets a play that waits go on."""
+    """Lets a waiting play continue."""
     (gateway.root / name).touch()
 
 
@@ -188,7 +188,7 @@ async def an_answer_streams_with_its_thinking_and_its_tools():
             await expect(tab.locator(".answer li")).to_have_text(["one", "tw"])
             await expect(tab.locator(".answer strong")).to_have_text("backup")
             await expect(tab.locator(".tool .name")).to_have_text(["read", "run"])
-            # What it thought is folded until somebody wants to read it.
+            # Its thinking is folded at first.
             thought = tab.get_by_text("Where is the script? I will read it first.")
             await expect(thought).to_have_count(0)
             await tab.click(".thinking summary")
@@ -199,7 +199,7 @@ async def an_answer_streams_with_its_thinking_and_its_tools():
             go(gateway)
             await expect(tab.locator(".answer pre code")).to_have_text("chown -R backup /srv/data\n")
             await expect(tab.locator(".actions", has_text="Copy answer")).to_be_attached()
-            # A screen reader is told the answer, once.
+            # The answer is announced to screen readers once.
             await expect(tab.locator(".unseen[role=status]")).to_contain_text("Answer: The script runs as")
 
 
@@ -313,7 +313,7 @@ more
 then' [no]
 """[1:-1].split("\n=====\n")
 
-# What an element, or HTML, shows: its tags, what matters of them, and its text without spaces.
+# The shape of an element, or of HTML: its relevant tags and attributes, and its text without spaces.
 SHAPES = """
 const shape = {
   tags: new Set("a blockquote br code em h1 h2 h3 h4 h5 h6 hr li ol p pre strong table tbody td th thead tr ul".split(" ")),
@@ -480,7 +480,7 @@ async def permission_is_read_whole_and_given():
             await other.open(f"#/s/{session}")
             for who in tab, other:
                 card = who.locator(".permission.open")
-                # What would turn the text around is shown.
+                # Characters that would reverse the text are visible.
                 await expect(card.locator(".request")).to_have_text("chown -R backup ‹U+202E›/srv/data")
                 await expect(card.locator("pre").last).to_have_text(DETAILS)
                 assert await card.locator("pre").last.evaluate("e => e.scrollHeight <= e.clientHeight + 1"), "it is hidden in part"
@@ -490,7 +490,7 @@ async def permission_is_read_whole_and_given():
                 await who.see("The agent asks for permission")
             await expect(tab.locator(".session .needs").first).to_have_text("asks you")
             await expect(tab.locator(".plan li")).to_have_count(2)
-            # Whoever comes back is asked, too.
+            # A client that comes back sees the request too.
             await tab.reload()
             await tab.locator(".permission.open").wait_for()
             gateway.kill()
@@ -521,14 +521,14 @@ async def a_call_without_a_result_is_no_error():
             session = await tab.new("one")
             figure, wrong, choose = tab.locator(".tool summary > .figure"), tab.locator(".tool.wrong"), lambda name: tab.get_by_role("button", name=name).click()
             for _ in range(2):
-                # It waits for somebody, and says so once.
+                # It waits for an answer, and announces that once.
                 await expect(figure).to_have_text("waits for you")
                 await expect(tab.locator(".run > .head .doing")).to_have_text("waits for you")
                 await expect(tab.locator(".permission .request")).to_have_text(command)
                 await expect(tab.locator(".permission pre")).to_have_count(0)
                 await expect(tab.locator(".tool .gist")).to_have_text("")
                 await tab.see("“Always”: the agent keeps the answer", ".permission")
-                # It is in view, so nothing has to lead there; and stays so when something before it is opened.
+                # It is in view, so there is no link to it; and stays in view when something before it is opened.
                 await expect(tab.locator(".question")).to_have_count(0)
                 await tab.click(".thinking summary")
                 await expect(tab.locator(".thinking pre")).to_be_in_viewport()
@@ -554,7 +554,7 @@ async def a_call_without_a_result_is_no_error():
             await expect(figure.last).to_have_text(re.compile(r"^[\d.]+ m?s$"))
             await expect(wrong).to_have_count(0)
             await tab.until("!document.querySelector('.run[aria-busy=true]')")
-            # Its own time, without that of whoever was asked.
+            # Its own time, without the wait for the answer.
             took = await tab.evaluate(own)
             assert took <= await tab.evaluate(total) - waited + 0.2, (took, waited)
             await tab.say("five")
@@ -566,7 +566,7 @@ async def a_call_without_a_result_is_no_error():
             await expect(wrong).to_have_count(1)
             await tab.click(".tool summary >> nth=0")
             await tab.see("answered without reporting what came of it", ".tool")
-            # Stopped while it asks: nobody was late, and nothing was an error.
+            # Stopped while it asks: this is neither a timeout nor an error.
             plays(gateway, six=ask(6))
             await tab.say("six")
             await tab.locator(".permission.open").wait_for()
@@ -602,7 +602,7 @@ async def what_was_said_between_tools_stands_there_after_a_reload():
                 await tab.click(".earlier summary")
                 await tab.see("Once.", ".earlier")
                 await tab.reload()
-            # Without the pieces the whole stands after the steps.
+            # Without the pieces, the whole answer comes after the steps.
             gateway.thread("prune", "--subtype", "token", "--older-than", "0s", session=session)
             await tab.reload()
             await expect(tab.locator(".run > .answer")).to_have_text(["First, I look.Then this.The end.", "Before.After.", "Once.Twice.Done."])
@@ -628,7 +628,7 @@ async def the_events_of_a_run_lead_to_look_and_back():
             await tab.get_by_role("link", name="This run in Queues").click()
             await tab.wait_for_url(f"**/#/look/{session}/c/agent/*")
             await expect(tab.locator("h1")).to_contain_text("Run of agent")
-            # The way back to Chat leads to where one was, also after a reload.
+            # The link back to Chat leads to the last session, also after a reload.
             await tab.reload()
             await tab.locator(".halves").get_by_role("link", name="Chat").click()
             await tab.answer("Done.").wait_for()
@@ -661,7 +661,7 @@ async def events_of_a_message_are_its_own():
             await expect(rows.filter(has_text="read")).to_have_count(0)
 
 
-async def what_waits_says_so_and_can_be_taken_back_or_hurried():
+async def a_waiting_message_shows_it_and_can_be_withdrawn_or_hurried():
     with Gateway(*NDJSON) as gateway:
         plays(gateway, long=[["say", "Working"], ["wait", "go"], ["say", " on."]], last=[["wait", "go"], ["say", "Last."]])
         async with Browser() as browser:
@@ -694,7 +694,7 @@ async def a_run_is_stopped():
         plays(gateway, long=[["say", "As far as this"], ["wait", "never"]])
         async with Browser() as browser:
             tab, other = await browser.tab(gateway), await browser.tab(gateway)
-            # While nothing is under way, there is nothing to choose.
+            # While no run is active, there is nothing to choose.
             await expect(tab.locator(".when")).to_have_count(0)
             session = await tab.new("long")
             await other.open(f"#/s/{session}")
@@ -745,7 +745,7 @@ async def files_are_picked_dropped_and_pasted():
             await expect(names).to_have_count(2)
             await tab.evaluate(bring, ["#message", "paste", "clipboardData", "pasted.txt"])
             await expect(names).to_have_count(3)
-            # What is not sent yet outlives a reload; what is too large is refused where it is.
+            # A draft survives a reload; a file that is too large is refused in place.
             await tab.reload()
             await expect(names).to_have_count(3)
             await tab.evaluate("""() => {
@@ -784,7 +784,7 @@ async def sessions_are_searched_renamed_switched_and_deleted():
             await tab.see("Nothing found in titles, messages and tools.", ".sessions")
             note, box = await tab.get_by_text("Nothing found").bounding_box(), await tab.locator("#search").bounding_box()
             assert 0 <= note["y"] - box["y"] - box["height"] < 40, (note, box)
-            # A hit begins at a word, and is in view however much stands around it.
+            # An excerpt begins at a word, and the hit is visible however long its context is.
             gateway.push(second, f"{'long ago, ' * 20}the directory belongs to its owner{', and so on' * 20}", kind="message", source="external:cli")
             await tab.fill("#search", "owner")
             hit, excerpt = tab.locator(".session mark"), tab.locator(".session .excerpt")
@@ -804,7 +804,7 @@ async def sessions_are_searched_renamed_switched_and_deleted():
             await tab.keyboard.press("Enter")
             await expect(tab.locator("h1")).to_have_text("Invoices May")
             await expect(titles.filter(has_text="Invoices May")).to_have_count(1)
-            # Another one writes there: the other session is not read yet.
+            # Another client writes there: the other session is unread.
             await tab.open(f"#/s/{second}")
             await tab.answer("Lunch").wait_for()
             gateway.push(first, "psst", kind="message", source="external:cli")
@@ -829,7 +829,7 @@ async def what_is_found_is_shown_in_its_place():
             tab = await browser.tab(gateway)
             first = await tab.new("tools")
             await tab.answer("line 29").wait_for()
-            # So far back that it is on no page that is read at first.
+            # Further back than the pages that are read at first.
             line = lambda n: {"source": "external:cli", "type": "message", "content": f"later {n}", "metadata": {"reply_to": 1}}
             gateway.thread("push", "--batch", session=first, stdin="".join(json.dumps(line(n)) + "\n" for n in range(60)))
             await tab.new("elsewhere")
@@ -869,7 +869,7 @@ async def trying_again_and_editing_are_forks():
             await tab.locator(".exchange").last.get_by_role("button", name="Copy", exact=True).click()
             assert await tab.evaluate("navigator.clipboard.readText()") == "two"
             copies, titles = tab.locator(".copy-of"), tab.locator(".session .title")
-            # Until it is sent, nothing is made, and everything stays in view.
+            # Until it is sent, no copy is made, and everything stays in view.
             await tab.locator(".exchange").last.get_by_role("link", name="Edit in a copy").click()
             await expect(tab.locator("#message")).to_have_value("two")
             await tab.see("in a copy of this session", ".composer")
@@ -899,7 +899,7 @@ async def trying_again_and_editing_are_forks():
             await tab.answer("You said: one").wait_for()
             await expect(said).to_have_text(["one"])
             await expect(titles).to_have_text(["one (3)", "one (2)", "one"])
-            # Where nothing is copied, the changed message gives the name.
+            # Where nothing is copied, the title comes from the changed message.
             await tab.locator(".exchange").first.hover()
             await tab.locator(".exchange").first.get_by_role("link", name="Edit in a copy").click()
             await expect(tab.locator("#message")).to_have_value("one")
@@ -915,7 +915,7 @@ async def trying_again_and_editing_are_forks():
 async def what_is_typed_after_new_or_edit_is_the_message():
     with Gateway(*NDJSON) as gateway:
         async with Browser() as browser:
-            # Also where nothing can be hovered over; among the letters are those that are keys elsewhere.
+            # Also on a touch screen; the text contains letters that are shortcuts elsewhere.
             for options in {}, {"has_touch": True, "is_mobile": True}:
                 tab = await browser.tab(gateway, **options)
                 message = tab.locator("#message")
@@ -931,7 +931,7 @@ async def what_is_typed_after_new_or_edit_is_the_message():
                 await tab.get_by_role("link", name="Edit in a copy").click()
                 await tab.keyboard.type(" of gliders")
                 await expect(message).to_have_value("two of gliders")
-                # What is typed before the page has come there is no key either.
+                # Letters typed before the page has got there are not shortcuts either.
                 await tab.evaluate("""() => {
                     const link = document.querySelector(".sessions .new");
                     link.focus();
@@ -968,7 +968,7 @@ async def a_message_that_is_sent_again_is_stored_once():
             await expect(tab.locator(".sending")).to_have_count(0)
             await expect(tab.locator(".said .words")).to_have_text(["hello", "only once"])
             assert [e["content"] for e in gateway.events(session) if e["source"] != "self"] == ["hello", "only once"]
-            # What is refused can be changed.
+            # A refused message can be changed.
             await tab.evaluate("""() => {
                 const { state } = globalThis.thread;
                 state.dispatch(state.conversation, state.entry([{ type: "text", text: "look" },
@@ -980,7 +980,7 @@ async def a_message_that_is_sent_again_is_stored_once():
             await expect(tab.locator("#message")).to_have_value("look")
             await tab.get_by_label("Remove x.png").click()
             await tab.fill("#message", "")
-            # Sent while the gateway is away, and the page reloaded meanwhile: that cannot be reloaded, but closed.
+            # Sent while the gateway is down. The page cannot be reloaded then, but closed and opened again.
             gateway.kill()
             await tab.see("No connection", ".offline")
             await tab.say("while it was away")
@@ -1089,7 +1089,7 @@ async def everything_can_be_done_with_the_keyboard():
             await expect(tab.locator(".session")).to_have_count(1)
             await press("Enter")
             await press("Enter")
-            # What has the focus can be seen.
+            # The focused element is visible.
             await tab.page.locator(".session").first.focus()
             await press("Tab")
             outline = await tab.evaluate("getComputedStyle(document.activeElement).outlineStyle")
@@ -1115,9 +1115,9 @@ async def the_token_is_taken_from_the_link_or_asked_for():
             await stranger.get_by_label("Token").fill(gateway.token)
             await stranger.get_by_role("button", name="Enter").click()
             await expect(stranger.locator(".sessions")).to_be_visible()
-            # The browser says that it was refused; so it should.
+            # The browser reports the refusal, as expected.
             stranger.errors = [error for error in stranger.errors if "401" not in error]
-            # Logging out is for this browser alone.
+            # Logging out affects only this browser.
             await tab.get_by_role("button", name="Log out").click()
             await expect(tab.get_by_label("Token")).to_be_visible()
             assert not await tab.context.cookies()
@@ -1137,7 +1137,7 @@ async def the_link_leads_to_a_box_to_type_in():
             tab = await browser.tab(gateway, enter=False)
             await tab.open()
             await expect(tab.get_by_label("Token")).to_be_visible()
-            # Who is asked for the token, and then opens the link in the same tab, is in.
+            # Opening the link in a tab that asks for the token logs in.
             tab.errors.clear()
             await tab.open(f"#token={gateway.token}")
             await expect(tab.locator("#message")).to_be_focused()
@@ -1149,7 +1149,7 @@ async def the_link_leads_to_a_box_to_type_in():
             await tab.keyboard.press("Enter")
             await tab.wait_for_url("**/#/s/*")
             await tab.answer("You said: hello").wait_for()
-            # Nothing is asked of somebody who was here before.
+            # A browser that was logged in before is not asked.
             await tab.open("#/")
             await tab.reload()
             await expect(tab.locator("#message")).to_be_focused()
@@ -1192,7 +1192,7 @@ async def commands_are_answered_here_alone_and_what_is_large_is_a_link():
             session = await tab.new("nobody answers")
             await tab.say("/help")
             await tab.see("/sessions", ".note")
-            # There is no agent, so nothing waits.
+            # There is no agent, so no message is shown as waiting.
             await expect(tab.locator(".session")).to_have_count(1)
             await expect(tab.locator(".queue")).to_have_count(0)
             await tab.reload()
@@ -1221,7 +1221,7 @@ async def a_reader_who_has_scrolled_up_stays_where_he_is():
         async with Browser() as browser:
             tab = await browser.tab(gateway)
             await tab.new("long")
-            # A long text is shown from its end on, bit by bit.
+            # A long text is rendered from its end, bit by bit.
             await tab.answer("before 59").wait_for()
             await tab.get_by_text("before 0", exact=True).wait_for(state="attached")
             box = tab.locator(".scroll")
@@ -1262,7 +1262,7 @@ async def ones_own_message_is_always_shown():
                 await tab.say(f"message {n}")
                 await expect(tab.locator(".said", has_text=f"message {n}")).to_be_in_viewport(timeout=5000)
                 await tab.answer(f"You said: message {n}").wait_for()
-            # The gateway may answer before the next picture.
+            # The gateway may answer before the next frame.
             await tab.until(at_end)
             await tab.locator(".scroll").hover()
             await tab.mouse.wheel(0, -1500)
@@ -1304,7 +1304,7 @@ async def older_messages_come_page_by_page():
             await expect(tab.locator(".words")).to_have_text([f"question {n}" for n in range(45)])
             await expect(tab.locator(".answer")).to_have_text([f"answer {n}" for n in range(45)])
             await expect(tab.locator(".tool .name")).to_have_text([f"tool{n}" for n in range(45)])
-            # A link leads to one of them.
+            # A link to one of them.
             other = await browser.tab(gateway)
             await other.open(f"#/s/{session}/{gateway.events(session)[5]['id']}")
             await expect(other.get_by_text("question 1", exact=True)).to_be_in_viewport()
@@ -1407,7 +1407,7 @@ async def light_and_dark_are_as_the_system_says_or_as_was_chosen():
             assert await paper() == dark
 
 
-async def nothing_moves_for_those_who_want_it_still():
+async def nothing_moves_with_reduced_motion():
     with Gateway(*NDJSON) as gateway:
         plays(gateway, slow=[["say", "It grows"], ["wait", "never"]])
         async with Browser() as browser:
@@ -1425,7 +1425,7 @@ async def nothing_moves_for_those_who_want_it_still():
                 assert moving == moves, motion
 
 
-async def whoever_may_only_look_reads_what_was_said():
+async def a_read_only_page_shows_conversations():
     with Gateway(*ACP) as gateway:
         plays(gateway, ask=[["call", "c1", "rm", {}], ["ask", "c1", "rm b", {}, "all"]])
         async with Browser() as browser:
@@ -1469,7 +1469,7 @@ async def nothing_is_sent_while_nothing_happens():
             assert sent, "what is sent is not seen"
 
 
-# Each would do something if it were more than text.
+# Each would do something if it were interpreted.
 HOSTILE = [
     "<script>hacked = 1</script>", "<img src=x onerror='hacked=1'>", "<svg onload=hacked=1>", "<iframe src='javascript:hacked=1'></iframe>",
     "[click](javascript:hacked=1)", "[click](JaVa&#x73;cript:hacked=1)", "[click](data:text/html,<script>hacked=1</script>)",
@@ -1527,7 +1527,7 @@ async def no_text_of_an_event_does_anything():
             for _ in range(2):
                 await tab.until(f"globalThis.thread.state.conversation?.lastSeq >= {last}")
                 await tab.locator(f"#e{last}, #n{last}").first.wait_for()
-                # Everything is opened and looked at.
+                # Opens everything and checks it.
                 await tab.evaluate("""async () => {
                     for (let n = 0; n < 4; n++) {
                         document.querySelectorAll("details:not([open]) > summary").forEach((summary) => summary.click());
@@ -1550,13 +1550,13 @@ async def no_text_of_an_event_does_anything():
                 await tab.fill("#search", "<script>")
                 await expect(tab.locator(".session mark")).to_have_text("<script>")
                 await tab.reload()
-            # Broken pictures are the only thing that may be complained of.
+            # Broken images are the only errors allowed.
             tab.errors = [error for error in tab.errors if "404" not in error and "ERR_INVALID_URL" not in error]
 
 
 def longest_tasks(trace):
-    """The tasks of the page's main thread, by the processor's time that they took, in milliseconds. Those that the
-    browser does for whoever drives it are none of the page's."""
+    """The longest tasks of the page's main thread, by processor time in milliseconds, without those for the test
+    driver."""
     events = json.loads(trace)["traceEvents"]
     main = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name" and e["args"]["name"] == "CrRendererMain"}
     asked = [e["ts"] for e in events if (e["pid"], e["tid"]) in main
@@ -1569,8 +1569,8 @@ def longest_tasks(trace):
 
 @contextlib.asynccontextmanager
 async def traced(browser, tab, what):
-    """No task is long meanwhile: on a quiet machine, as in the long form, none of 50 ms. Time that other programs take
-    does not count, but beside them a task takes more of its own."""
+    """No task is long in the meantime: on a quiet machine, as in the long form, none takes 50 ms. Time of other programs
+    does not count, but under load a task takes more time of its own."""
     categories = ["toplevel", "disabled-by-default-devtools.timeline", "__metadata"]
     await browser.chromium.start_tracing(page=tab.page, categories=categories)
     yield
@@ -1607,19 +1607,19 @@ async def thousands_of_events_and_a_thousand_a_second_leave_the_page_usable():
             async with traced(browser, tab, f"{COUNT} events"):
                 await tab.open(f"#/s/{session}")
                 await tab.until(f"globalThis.thread.state.conversation?.lastSeq >= {last}")
-                # Not by a locator, which reads all of the long text each time.
+                # Not with a locator, which reads all of the long text each time.
                 await tab.until("[...document.querySelectorAll('.answer')].at(-1)?.textContent.startsWith('The end.')")
             # The long text before the last steps has left the page, bit by bit.
             await expect(tab.locator(".answer")).to_have_text(["The end."])
             assert await tab.locator(".tool").count() < 100
-            # All of it is brought into the view, and gone through from its end to its beginning.
+            # All of it is loaded, and scrolled from its end to its beginning.
             more = tab.get_by_role("button", name="earlier step")
             async with traced(browser, tab, "earlier steps"):
                 while await more.count():
                     await more.click()
                     await asyncio.sleep(0.2)
             await expect(tab.locator(".tool")).to_have_count(1000)
-            # A long text comes bit by bit.
+            # A long text is rendered bit by bit.
             await expect(tab.locator(".answer").first).to_contain_text("word 1 and more", timeout=10 * PATIENCE * 1000)
             box = tab.locator(".scroll")
             await asyncio.sleep(2)
@@ -1644,7 +1644,7 @@ async def a_session_of_any_length_is_there_at_once():
     with Gateway() as gateway:
         client = await gateway.client()
         session = (await client.request("sessions.new", title="Long"))["sessionId"]
-        # Who checks a quarter of a million frames would take the processor from those who are measured.
+        # Checking a quarter of a million frames would take processor time from the processes being measured.
         await client.close()
         gateway.fake_agent(session)
         id, lines = gateway.push(session, "before all", "mine"), []
@@ -1663,11 +1663,11 @@ async def a_session_of_any_length_is_there_at_once():
             id = said + len(of_run) - 1
         gateway.thread("push", "--batch", session=session, stdin="".join(json.dumps(line) + "\n" for line in lines))
         assert json.loads(gateway.thread("info", "--json", session=session))["last_event_id"] == id
-        # As the agent's program would have.
+        # As the agent's program would have pushed them.
         gateway.thread("ack", "--consumer", "agent", str(id), session=session)
         async with Browser() as browser:
             tab = await browser.tab(gateway)
-            # Usable: the last answer stands there, and one can write.
+            # Usable: the last answer and the box to write in are there.
             await tab.context.add_init_script(f"""
                 new MutationObserver(() => {{
                     if (globalThis.usable || !document.querySelector("#message") || !document.querySelector(".answer")) return;
@@ -1684,7 +1684,7 @@ async def a_session_of_any_length_is_there_at_once():
             print(f"{len(lines)} events: first paint after {min(paints):.0f} ms, usable after {min(usables):.0f} ms")
             assert min(paints) < (300 if LONG else 5000) and min(usables) < (600 if LONG else 10_000), (paints, usables)
             await expect(tab.locator(".exchange")).to_have_count(10)
-            # Gone through upwards, until many exchanges are in the view, of 100 events each.
+            # Scrolls up until many exchanges, of 100 events each, are loaded.
             box, exchanges = tab.locator(".scroll"), 500 if LONG else 40
             async with traced(browser, tab, f"{exchanges} exchanges scrolled"):
                 began = time.monotonic()
@@ -1715,7 +1715,7 @@ async def the_page_is_small_and_there_at_once():
             policy = answer.headers["Content-Security-Policy"]
             assert "unsafe" not in policy and "default-src 'none'" in policy and "frame-ancestors 'none'" in policy, policy
             assert answer.headers["X-Content-Type-Options"] == "nosniff" and answer.headers["Referrer-Policy"] == "no-referrer"
-        # What others wrote is what it says it is.
+        # Third-party files match their checksums.
         sums = dict(reversed(line.split()) for line in (web / "vendor" / "SHA256SUMS").read_text().splitlines())
         for name, expected in sums.items():
             assert hashlib.sha256((web / "vendor" / name).read_bytes()).hexdigest() == expected, name
@@ -1732,7 +1732,7 @@ async def the_page_is_small_and_there_at_once():
 AXE = os.environ.get("GATEWAY_AXE")
 
 
-async def axe_finds_nothing_of_weight():
+async def axe_finds_nothing_serious():
     if not AXE:
         return print("SKIPPED: needs axe-core, of npm")
     source = (pathlib.Path(AXE) / "node_modules/axe-core/axe.min.js").read_text()

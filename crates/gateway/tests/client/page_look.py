@@ -1,4 +1,4 @@
-"""The half of the page that looks, in a real browser: at real threads, with real handlers that fail, wait and run."""
+"""Queues in a real browser: real threads, with real handlers that fail, wait and run."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from page import ACP, Browser, expect, picture, plays
 
 async def what_is_wrong_is_said_first_and_can_be_mended():
     async with looking() as (inbox, gateway, browser, tab):
-        # There is nobody to talk to, and one thread: it is what is shown.
+        # There is no agent and only one thread, so that is shown.
         await expect(tab.locator("h1")).to_have_text("inbox")
         await tab.see("No consumer is subscribed")
         inbox.subscribe("archive", "cat >/dev/null", "--deliver", "stdin")
@@ -26,13 +26,13 @@ async def what_is_wrong_is_said_first_and_can_be_mended():
         inbox.push("anvil")
         await inbox.until("mailer", lambda found: found["state"] == "stalled")
         await expect(tab.locator(".verdict")).to_have_text("1 consumer has stalled.")
-        # What is wrong stands before the rest, with why.
+        # Errors come first, with their reason.
         await expect(tab.locator(".consumer h2")).to_have_text(["mailer", "archive"])
         mailer = card(tab, "mailer")
         await expect(mailer.locator(".why")).to_contain_text("out of attempts, exit 1: no price for anvil")
         await expect(mailer.locator(".facts")).to_contain_text("1 event waits")
         await picture(tab, "look-stalled")
-        # The event itself does not just wait, either.
+        # The event itself is not just shown as waiting either.
         await tab.open("#/look/inbox/events/1")
         waits = tab.locator(".event .plain-list li", has_text="mailer")
         await expect(waits).to_contain_text("stalled")
@@ -40,7 +40,7 @@ async def what_is_wrong_is_said_first_and_can_be_mended():
         await waits.get_by_role("link", name="the last run").click()
         await expect(tab.locator(".verdict")).to_contain_text("It failed (exit 1)")
         await tab.open("#/look/inbox")
-        # A number leads to what it counts.
+        # A number links to the events that it counts.
         await mailer.get_by_role("link", name="1 event").click()
         await expect(tab.locator(".list-box .text")).to_have_text(["anvil"])
         await tab.keyboard.press("Escape")
@@ -48,7 +48,7 @@ async def what_is_wrong_is_said_first_and_can_be_mended():
         await expect(tab.locator(".verdict")).to_contain_text("It failed (exit 1)")
         await expect(tab.get_by_label("Output")).to_contain_text("no price for anvil")
         await tab.get_by_role("navigation", name="Where you are").get_by_role("link", name="inbox").click()
-        # Resumed while nothing is mended, it fails again.
+        # Resumed without a repair, it fails again.
         await button(tab, "Resume", mailer).click()
         await inbox.until("mailer", lambda found: found["runs_failed"] == 2 and found["state"] == "stalled")
         await expect(mailer.locator(".came-of")).to_contain_text("failed again: exit 1: no price for anvil")
@@ -75,7 +75,7 @@ async def a_consumer_is_paused_resumed_stopped_and_moved():
         await expect(state).to_contain_text("running")
         await button(tab, "Pause", worker).click()
         await expect(worker.locator(".why")).to_contain_text("none follows: it is paused")
-        # What ends work asks first.
+        # Actions that end work ask first.
         await button(tab, "Stop …", worker).click()
         await button(tab, "Leave it").click()
         assert inbox.info("worker")["state"] == "running"
@@ -95,7 +95,7 @@ async def a_consumer_is_paused_resumed_stopped_and_moved():
         await button(tab, "Stop").click()
         await expect(state).to_contain_text("stalled")
         await expect(worker.locator(".facts")).to_contain_text("nothing waits")
-        # Each place to which a cursor can go.
+        # Each position to which a cursor can be moved.
         await button(tab, "Pause", worker).click()
         await expect(state).to_contain_text("paused")
         async def seek(place, value=None):
@@ -113,7 +113,7 @@ async def a_consumer_is_paused_resumed_stopped_and_moved():
         await seek("the end")
         await expect(worker.locator(".facts")).to_contain_text("nothing waits")
         assert inbox.info("worker")["last_acked_id"] == 3
-        # The gateway's words stand where it happened.
+        # The gateway's error is shown where it happened.
         await seek("a time", "soon")
         await expect(tab.locator("dialog [role=alert]")).to_contain_text("soon")
         tab.errors = [error for error in tab.errors if "400" not in error]
@@ -131,7 +131,7 @@ async def dead_letters_are_retried_and_discarded_one_some_or_all():
         await expect(reasons).to_have_count(4)
         await expect(reasons.first).to_contain_text("3 × exit 1: no price for anvil")
         await picture(tab, "dead-letters")
-        # All with one reason, after it was mended.
+        # All with one reason, after the repair.
         with (inbox.dir / "prices").open("a") as prices:
             prices.write("anvil costs 90\n")
         await button(tab, "Retry these 3", reasons.first).click()
@@ -143,7 +143,7 @@ async def dead_letters_are_retried_and_discarded_one_some_or_all():
         await inbox.until("seller", lambda found: found["runs_failed"] + found["runs_succeeded"] >= 11 and found["state"] == "idle")
         await expect(letter("saw")).to_contain_text("2 attempts")
         await expect(letter("saw").locator(".came-of")).to_contain_text("failed again: exit 1: no price for saw")
-        # What became of several stands beneath their buttons, which stay where they are.
+        # The results of several retries are shown below their buttons, which do not move.
         ropes = reasons.filter(has_text="rope")
         places = [await button(tab, name, ropes).bounding_box() for name in ("Retry these 2", "Discard these 2 …")]
         await button(tab, "Retry these 2", ropes).click()
@@ -158,7 +158,7 @@ async def dead_letters_are_retried_and_discarded_one_some_or_all():
         await expect(button(tab, "Retry these 2")).to_be_visible()
         await tab.get_by_role("link", name="Show all").click()
         await expect(tab.locator(".letters > li")).to_have_count(4)
-        # Some: asked first, then forgotten; the events stay.
+        # Some: it asks first, then discards them; the events stay.
         await tab.get_by_label("Choose event 4 of seller").check()
         await tab.get_by_label("Choose event 6 of seller").check()
         await button(tab, "Discard 2 of seller …").click()
@@ -170,7 +170,7 @@ async def dead_letters_are_retried_and_discarded_one_some_or_all():
         await button(tab, "Discard").click()
         await expect(tab.locator(".letters > li")).to_have_count(2)
         assert inbox.info("seller")["dead"] == 2 and json.loads(inbox.do("info", "--json"))["event_count"] == 7
-        # The command beside it does the same.
+        # The command next to it does the same.
         await button(tab, "Discard this one …", reasons.first).click()
         await tab.locator("dialog").get_by_text("As a command").click()
         command = await tab.locator("dialog pre").inner_text()
@@ -186,7 +186,7 @@ async def dead_letters_are_retried_and_discarded_one_some_or_all():
         assert inbox.info("seller")["dead"] == 0
 
 
-async def an_event_is_pushed_and_the_command_beside_it_does_the_same():
+async def an_event_is_pushed_and_the_command_next_to_it_does_the_same():
     async with looking() as (inbox, gateway, browser, tab):
         inbox.seller()
         await tab.get_by_role("link", name="Push", exact=True).click()
@@ -198,7 +198,7 @@ async def an_event_is_pushed_and_the_command_beside_it_does_the_same():
         await button(tab, "Push").click()
         await tab.see("The metadata is not JSON", "[role=alert]")
         await tab.get_by_label("Metadata").fill('{"run_id": 17}')
-        # What is typed is kept.
+        # Drafts are kept.
         await tab.reload()
         await expect(tab.get_by_label("Content")).to_have_value(text)
         await button(tab, "Push").click()
@@ -247,7 +247,7 @@ async def events_are_filtered_read_page_by_page_and_followed():
         await tab.get_by_role("navigation", name="In this thread").get_by_role("link", name="Events").click()
         texts = tab.locator(".list-box .text")
         await expect(texts.first).to_have_text("number 1000")
-        # Page by page to the beginning; what is far away is no element.
+        # Page by page to the beginning; rows far from the view are not elements.
         box = tab.locator(".list-box")
         for _ in range(100):
             if await texts.last.inner_text() == "number 1":
@@ -256,7 +256,7 @@ async def events_are_filtered_read_page_by_page_and_followed():
             await asyncio.sleep(0.1)
         await expect(texts.last).to_have_text("number 1")
         assert await texts.count() < 200
-        # New ones come while the place stays.
+        # New ones come while the view does not move.
         first = await box.evaluate("e => { e.scrollTop = 9000; return e.scrollTop; }")
         await asyncio.sleep(0.3)
         seen = await tab.evaluate("document.elementFromPoint(600, 500).closest('a').hash")
@@ -266,7 +266,7 @@ async def events_are_filtered_read_page_by_page_and_followed():
         assert await box.evaluate("e => e.scrollTop") > first
         await box.evaluate("e => e.scrollTop = 0")
         await expect(texts.first).to_have_text("number 5")
-        # The tail stops and goes on.
+        # The tail can be paused and resumed.
         await button(tab, "Live · pause").click()
         inbox.push("while it was paused")
         await asyncio.sleep(1.5)
@@ -289,7 +289,7 @@ async def events_are_filtered_read_page_by_page_and_followed():
         await tab.keyboard.press("Enter")
         await expect(tab.locator("[role=alert]").first).to_contain_text("color")
         tab.errors = [error for error in tab.errors if "400" not in error]
-        # What only looks like one can be searched for.
+        # Text that only looks like a filter can be searched for.
         await tab.locator("#search").fill("no (match")
         await tab.keyboard.press("Enter")
         await tab.get_by_role("link", name="Search the contents for it").click()
@@ -297,7 +297,7 @@ async def events_are_filtered_read_page_by_page_and_followed():
         tab.errors = [error for error in tab.errors if "400" not in error]
         await tab.get_by_role("link", name="All", exact=True).click()
         await expect(texts.first).to_have_text("a match")
-        # An event opens in its place, and its address can be sent.
+        # An event opens in the list, and its address can be shared.
         await tab.locator(".list-box a.row").nth(1).click()
         await expect(tab.locator(".event h2")).to_have_text("Event 1007")
         other = await enter(browser, gateway, tab.page.url.split("/", 3)[3])
@@ -320,7 +320,7 @@ async def words_are_searched_for_in_the_contents():
             await expect(texts).to_have_text(found)
             await tab.see(f"Events whose content has “{words.strip(chr(34))}” in it", ".event-list")
             await expect(search).to_have_value(words.strip('"'))
-        # New ones come if they have it, and the address says what was searched.
+        # New matching events come, and the address contains the search.
         await search.fill("match")
         await tab.keyboard.press("Enter")
         await tab.see("No event matches.")
@@ -337,7 +337,7 @@ async def words_are_searched_for_in_the_contents():
         await expect(tab.get_by_text("Events whose content has")).to_have_count(0)
 
 
-async def what_nobody_takes_is_flagged_when_it_is_old():
+async def old_events_that_nobody_takes_are_flagged():
     async with looking() as (inbox, gateway, browser, tab):
         inbox.do("subscribe", "reader", "--no-handler")
         inbox.push("one")
@@ -377,7 +377,7 @@ async def a_filter_that_takes_too_long_says_how_far_it_has_come():
         await expect(tab.locator(".list-box a.row").first).to_be_visible()
         await tab.fill("#search", slow)
         await tab.keyboard.press("Enter")
-        # It stops, and goes on when somebody wants it to. (On a busy machine not even one event may be looked at in time.)
+        # It stops, and continues on request. (On a busy machine, not even one event may be evaluated in time.)
         says = tab.locator(".event-list .hint", has_text="Searched back to event")
         await expect(says.or_(tab.locator("[role=alert]", has_text="takes too long")).first).to_be_visible()
         if await says.count():
@@ -438,12 +438,12 @@ async def a_run_is_a_timeline_of_its_events():
             await rows.first.wait_for()
             await expect(tab.locator(".verdict")).to_contain_text("It has been running")
             await expect(rows.filter(has_text="read").first).to_be_visible()
-            # What it waits for now is said, counts, and has an answer.
+            # It shows what it waits for now, for how long, and a link to answer.
             await expect(rows.filter(has_text="asks")).to_contain_text("so far")
             await expect(tab.locator(".spent-words")).to_contain_text("waiting for permission")
             await expect(tab.get_by_role("link", name="It asks for permission")).to_be_visible()
             await expect(rows.filter(has_text="thinks")).to_contain_text("I will read the script first.")
-            # What it was given is there from the beginning.
+            # Its input is shown from the start.
             await expect(rows.filter(has_text="is given")).to_contain_text("backup")
             # Short times have one form.
             await expect(tab.locator("tr.is-waiting")).to_have_text(re.compile(r"−(?:(\d+ ms|\d\.\d s)\s*\1|\d\d)"))
@@ -455,7 +455,7 @@ async def a_run_is_a_timeline_of_its_events():
             await tab.get_by_role("button", name="Allow once").click()
             await tab.answer("Done.").wait_for()
             await tab.locator(".halves").get_by_role("link", name="Queues").click()
-            # Its program stays for a next message, which is no work.
+            # Its program is kept for the next message, which does not count as work.
             await expect(tab.locator(".threads li")).to_contain_text("1 open, idle")
             await expect(tab.locator(".threads li")).not_to_contain_text("running")
             await tab.locator(".threads a.row").click()
@@ -474,7 +474,7 @@ async def a_run_is_a_timeline_of_its_events():
             await expect(tab.locator(".event")).to_contain_text("backup.sh")
 
 
-async def a_run_says_how_each_tool_ended():
+async def a_run_shows_how_each_tool_ended():
     with Gateway(*ACP) as gateway:
         plays(gateway, backup=[["call", "c1", "shell", {"command": "sh backup.sh --dry-run", "timeout": 9}], ["fail", "c1", "shell", "permission denied"],
                                ["call", "c2", "chown", {"path": "/srv"}], ["ask", "c2", "chown /srv", {"path": "/srv"}, "all"],
@@ -487,7 +487,7 @@ async def a_run_says_how_each_tool_ended():
             await card(tab, "agent").get_by_role("link", name="Show the run").click()
             tool = lambda name: tab.locator("tr.is-tool", has=tab.page.get_by_role("link", name=name, exact=True))
             asks = tab.locator("tr.is-permission")
-            # Who waits for somebody does not work.
+            # Waiting for permission does not count as work.
             await expect(asks).to_contain_text(re.compile(r"([2-9]\.\d|\d\d) s so far"))
             await expect(tool("chown")).not_to_contain_text("so far")
             run = tab.page.url
@@ -517,7 +517,7 @@ async def a_run_shows_what_it_was_given_and_not_what_others_did():
         await expect(rows.filter(has_text="coffee")).to_have_count(0)
 
 
-async def threads_are_found_and_what_is_hidden_is_said():
+async def threads_are_found_and_hidden_ones_are_counted():
     async with looking() as (inbox, gateway, browser, tab):
         inbox.seller("seller", "--stall-after", "never")
         inbox.push("anvil")
@@ -559,7 +559,7 @@ async def a_gateway_that_is_killed_while_one_looks_is_a_pause():
         inbox.push("back")
         await expect(texts).to_have_text(["back", "the second time", "while it was away", "number 3", "number 2", "number 1"])
         await expect(tab.locator(".offline")).to_have_count(0)
-        # What is asked while it is away is refused where it was asked.
+        # An action while the gateway is down fails where it was started.
         gateway.kill()
         await tab.open("#/look/inbox")
         await button(tab, "Pause", card(tab, "late")).click()

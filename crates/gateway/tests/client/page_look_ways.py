@@ -1,5 +1,5 @@
-"""The half of the page that looks, for everybody and whatever it is given: read-only, by the keyboard, on a telephone, for
-those who do not see it, with hostile texts, with tens of thousands of events."""
+"""Queues for all users and all data: read-only, by keyboard, on a phone, with screen readers, with hostile texts, with
+tens of thousands of events."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from looking import button, card, enter, events, looking
 from page import AXE, HOSTILE, LONG, expect, traced
 
 
-async def whoever_may_only_look_finds_nothing_to_press():
+async def a_read_only_page_has_no_controls():
     async with looking("--read-only") as (inbox, gateway, browser, tab):
         inbox.seller()
         inbox.push("anvil")
@@ -118,7 +118,7 @@ PLACES = ["", "/inbox", "/inbox/c/seller", "/inbox/c/broken", "/inbox/events", "
 
 
 async def each_place(tab, inbox):
-    """Goes to every kind of place, and waits until it is there."""
+    """Opens every kind of address, and waits until it is shown."""
     for path in PLACES:
         await tab.open(f"#/look{path}")
         await tab.locator(".page h1, .page h2, .events-page:not(.with-event) .row, .event .fields").first.wait_for()
@@ -146,7 +146,7 @@ async def on_a_telephone_and_twice_as_large_everything_fits():
                 assert not wide, (where, wide)
 
 
-async def axe_finds_nothing_of_weight_where_one_looks():
+async def axe_finds_nothing_serious_in_queues():
     if not AXE:
         return print("SKIPPED: needs axe-core, of npm")
     source = (pathlib.Path(AXE) / "node_modules/axe-core/axe.min.js").read_text()
@@ -168,7 +168,7 @@ async def axe_finds_nothing_of_weight_where_one_looks():
 async def no_text_of_a_thread_does_anything():
     whole = "\n\n".join(HOSTILE)
     texts = [*HOSTILE, whole]
-    # What a process may have as an argument or a name.
+    # Text that a process may have as an argument or a name.
     safe = lambda text: text.replace("\0", "")
 
     def hostile(inbox):
@@ -226,7 +226,7 @@ async def no_text_of_a_thread_does_anything():
                 await card(tab, named).locator("h2 a").click()
                 await tab.see(HOSTILE[0], ".settings")
                 await checked("a hostile name")
-        # Whatever is looked for or filtered by.
+        # Hostile searches and filters.
         for path in "", "/inbox/events":
             await tab.open(f"#/look{path}")
             for text in HOSTILE[:8] if path else HOSTILE:
@@ -239,7 +239,7 @@ async def no_text_of_a_thread_does_anything():
             await tab.open(address)
             await tab.locator(".timeline").wait_for()
             await checked(address)
-        # An address does not either.
+        # Hostile addresses.
         for text in HOSTILE:
             await tab.evaluate("(text) => { location.hash = '#/look/' + text + '/c/' + encodeURIComponent(text); }", text)
             await asyncio.sleep(0.05)
@@ -263,7 +263,7 @@ async def tens_of_thousands_of_events_scroll():
                 assert time.monotonic() < began + 300
                 await box.evaluate("async (e) => { for (let n = 0; n < 20; n++) { e.scrollTop += 700; await new Promise(requestAnimationFrame); } }")
                 most = max(most, await tab.evaluate("document.querySelectorAll('*').length"))
-        # All of it is there, and little of it are elements.
+        # All rows can be reached, and few of them are elements.
         assert await box.evaluate("e => e.scrollHeight / e.querySelector('a.row').offsetHeight") >= COUNT
         assert most < 1000, most
         await box.evaluate("e => e.scrollTop = e.scrollHeight / 2")

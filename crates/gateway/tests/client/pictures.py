@@ -1,7 +1,7 @@
-"""Makes docs/pictures: the page in the states that are worth seeing, with agents that play a part.
+"""Makes the screenshots in docs/pictures: the page in typical states, with scripted agents.
 
 usage: as the scenarios of tests/gateway.rs are run, with PAGE_PICTURES set to the folder: pictures.py make
-The long form of the tests makes them, too, and throws them away.
+The long form of the tests makes them too, and discards them.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ def smaller(png):
 
 
 async def shop(inbox):
-    """A thread in which something is wrong, something runs, and something waits for somebody."""
+    """A thread with dead letters, and with a stalled, a running and a paused consumer."""
     inbox.seller("seller", "--stall-after", "never", "--filter", "subtype = 'order'")
     inbox.subscribe("mailer", "sleep 0.3; echo 'no address for alice'; exit 1", "--max-attempts", "1", "--backoff", "10ms", "--filter", "subtype = 'mail'")
     inbox.subscribe("indexer", "sleep 600", "--deliver", "stdin", "--filter", "subtype = 'page'")

@@ -1,8 +1,9 @@
-"""A fixture: an ndjson agent that does what a message tells it: a JSON array of steps for each attempt.
+"""A fixture: an ndjson agent that performs the steps in a message: a JSON array of steps for each attempt.
 
 A step with an `event` is a line to print. {"wait": NAME} waits for a file in the thread's directory, {"exit": N} ends
-the program, {"seen": PATTERN} waits for an event in the thread, {"hear": true} reads a line and says it, {"given": true} says what the client handed over, and
-{"helper": COMMAND, "call": ID, "background": BOOL} gives a task to a sub-agent, and waits for it.
+the program, {"seen": PATTERN} waits for an event in the thread, {"hear": true} reads a line and repeats it,
+{"given": true} prints the client's input, and {"helper": COMMAND, "call": ID, "background": BOOL} gives a task to a
+sub-agent, and waits for it.
 """
 
 import json

@@ -65,7 +65,7 @@ async def a_message_keeps_what_its_client_may_say_about_it():
         assert len(gateway.events(session)) == 2
 
 
-async def a_switch_tells_what_is_under_way_and_how_it_failed():
+async def a_switch_reports_what_is_under_way_and_how_it_failed():
     with Gateway() as gateway:
         client, other = await gateway.client(), await gateway.client()
         session = (await client.request("sessions.new", title="Title"))["sessionId"]
@@ -79,7 +79,7 @@ async def a_switch_tells_what_is_under_way_and_how_it_failed():
         await client.seq(last)
         switched = await other.request("sessions.switch", sessionId=session)
         assert (switched["title"], switched["activeRun"], switched["recentMessages"]) == ("Title", run_id, []), switched
-        # The run that is open comes as events.
+        # The open run comes as events.
         assert switched["lastSeq"] < seq and other.answered_at == 0
         await other.seq(last)
         assert other.seqs() == client.seqs()[client.seqs().index(seq):]
@@ -191,7 +191,7 @@ async def a_resend_is_the_same_event():
         other = await gateway.client()
         assert await other.request("agent", sessionId=session, message="once", idempotencyKey="k1") == first
         assert "different" in await other.refused("agent", sessionId=session, message="twice", idempotencyKey="k1")
-        # Another version may have made another run from the key: the message is the same.
+        # Another version may have derived another run from the key: the message is the same.
         gateway.push(session, "before", kind="message", source="external:gateway:old:dm:x:y", key="message:k2", run_id="run_elsewhere")
         resent = await client.request("agent", sessionId=session, message="before", idempotencyKey="k2")
         assert resent["runId"] == "run_elsewhere", resent
@@ -203,7 +203,7 @@ async def a_resend_is_the_same_event():
         assert moved["runId"] != first["runId"]
 
 
-async def queued_messages_are_told_their_position_whenever_it_changes():
+async def senders_of_queued_messages_get_each_new_position():
     with Gateway() as gateway:
         client, other = await gateway.client(), await gateway.client()
         session = (await client.request("sessions.new"))["sessionId"]
@@ -339,7 +339,7 @@ async def sessions_are_made_listed_named_searched_and_removed():
         assert (await client.request("sessions.list"))["total"] == 3
 
 
-async def a_session_that_is_moved_away_is_gone_for_whoever_is_in_it():
+async def a_session_that_is_moved_away_is_gone_for_its_clients():
     with Gateway() as gateway:
         client = await gateway.client()
         session = (await client.request("sessions.new"))["sessionId"]
@@ -407,7 +407,7 @@ async def the_steps_of_runs_are_read_page_by_page():
                 event["payload"]["content"] += "!"
         assert all(e["time"].endswith("Z") for e in live) and "time" not in client.company[0], client.company
         steps = lambda **params: client.request("sessions.steps", **params)
-        # About a mebibyte at once, however many are asked for.
+        # About a mebibyte at once, however many are requested.
         pages, before = [], None
         while not pages or pages[-1]["hasMore"]:
             pages.append(await steps(limit=1000, **({"before": before} if before else {})))
@@ -433,7 +433,7 @@ async def what_the_agent_says_is_not_divided_by_what_others_do():
         call = gateway.push(session, {"call_id": "c", "name": "ls", "arguments": {}}, "toolcall", **about)
         gateway.push(session, {"call_id": "c", "name": "ls", "result": "x"}, "toolresult", **about)
         gateway.push(session, "There is o", "token", **about)
-        # What had been said when the agent heard of it is stored after it.
+        # Output from before the agent noticed the request is stored after it.
         await client.request("agent.cancel", sessionId=session, runId=about["run_id"])
         gateway.push(session, "ne file", "token", **about)
         last = gateway.ending(session, 1, "cancelled by test", "cancelled", partial="Let me see.There is one file", **about)
@@ -446,7 +446,7 @@ async def what_the_agent_says_is_not_divided_by_what_others_do():
         assert said(whole) == [(first, "Let me see.")], whole
         [*_, answer] = (await client.request("sessions.history"))["messages"]
         assert answer["role"] == "cancelled" and answer["content"] == "Let me see.There is one file", answer
-        # Wherever a page ends. (Nobody sees the request to cancel, so a page is not of that alone.)
+        # Wherever a page ends. (The request to cancel is shown to no client, so no page consists of it alone.)
         for limit in range(2, 9):
             pages, before = [], last + 1
             while not pages or pages[0]["hasMore"]:
@@ -483,7 +483,7 @@ async def the_list_says_what_a_session_needs():
         await client.wait("permission")
         await client.request("permission.answer", sessionId=session, requestId="p", choice="y")
         assert await needs() == ("running", began)
-        # It looks like the end of the run, but is none.
+        # It looks like the end of the run, but is not.
         gateway.push(session, {"error": "no", "retryable": False}, "error", reply_to=said["seq"], **about)
         assert await needs() == ("running", began)
         gateway.ending(session, said["seq"], {"error": "no", "retryable": False}, "error", **about)
@@ -560,7 +560,7 @@ async def a_switch_with_after_leaves_no_gap_and_no_double():
         await reader.seq(last)
 
 
-async def all_who_enter_at_the_same_moment_hear_what_is_said():
+async def all_clients_that_enter_at_the_same_moment_get_the_events():
     with Gateway() as gateway:
         clients = [await gateway.client() for _ in range(20)]
         for _ in range(5):
@@ -636,7 +636,7 @@ async def commands_are_answered_to_their_sender_alone_and_not_stored():
         assert "Name a session" in await say("/session 99")
         await client.request("agent", message="//literally")
         await client.wait(lambda e: e["payload"].get("content") == "/literally")
-        # What is no command is a message like any other.
+        # Other text that begins with a slash is an ordinary message.
         others = ["/nonsense", "/etc/hosts is empty", "/", "/ help", "/helpful", "//", "/HELP"]
         for text in others:
             assert (await client.request("agent", message=text))["runId"], text

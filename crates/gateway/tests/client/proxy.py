@@ -1,4 +1,4 @@
-"""The gateway behind a proxy with TLS, set up with what docs/SERVE.md shows and nothing else."""
+"""The gateway behind a proxy with TLS, configured exactly as docs/SERVE.md shows."""
 
 import asyncio
 import http.client
@@ -20,7 +20,7 @@ from harness import PATIENCE, Gateway, fast_clock, run
 
 PAGE = (pathlib.Path(os.environ["DOCS"]) / "SERVE.md").read_text()
 CHAT = os.environ["THREAD_CHAT"]
-# How often the agent says something, and how soon that has to be seen, in seconds.
+# How often the agent prints something, and how soon that must arrive, in seconds.
 PAUSE, SOON = 0.1, 0.1
 
 
@@ -36,7 +36,7 @@ def free_port():
 
 
 def certify(folder):
-    """Makes an authority, and a certificate of its for localhost."""
+    """Makes a certificate authority, and a certificate of it for localhost."""
     openssl = lambda *args: subprocess.run(["openssl", *args], cwd=folder, check=True, capture_output=True)
     new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
     openssl("req", "-x509", *new, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=an authority", "-days", "2")
@@ -47,8 +47,7 @@ def certify(folder):
 
 
 class Proxied:
-    """A gateway, and a proxy in front of it. `seconds` is how long the proxy waits for the gateway, if not as
-    long as it does by itself."""
+    """A gateway, and a proxy in front of it. `seconds` is the proxy's timeout for the gateway, if not its default."""
 
     def __init__(self, name, *options, env=None, seconds=None):
         self.scratch = tempfile.TemporaryDirectory(prefix="thread-proxy-")
@@ -144,7 +143,7 @@ def has(program):
 
 
 def prompt(delays):
-    """Whether what was said was seen at once, and not all of it at the end. Other programs may hold up some."""
+    """Whether tokens arrived at once, and not all of them at the end. Other programs may delay some."""
     ordered = sorted(delays)
     print(f"said and seen within {ordered[0] * 1000:.0f} to {ordered[-1] * 1000:.0f} ms, half of it within "
           f"{ordered[len(ordered) // 2] * 1000:.0f} ms")
@@ -154,7 +153,7 @@ def prompt(delays):
 async def works_behind(name):
     talk = f"while read line; do for n in $(seq 20); do date +%s.%N; sleep {PAUSE}; done; done"
     async with Proxied(name, "--agent", f"sh -c '{talk}'") as proxied:
-        # What was said is seen at once, by WebSocket and as a stream over HTTP.
+        # Tokens arrive at once, by WebSocket and as a stream over HTTP.
         client = await proxied.client()
         seen, known = [], len(client.events)
         await client.request("agent", message="go\n")
@@ -169,14 +168,14 @@ async def works_behind(name):
         delays, kinds = await asyncio.to_thread(stream, proxied, json.dumps(body))
         assert prompt(delays) and kinds[0] == "RUN_STARTED" and kinds[-1] == "RUN_FINISHED", (delays, kinds)
 
-        # Everything that is handed out has the address under which clients come.
+        # All URLs that are handed out have the public address.
         assert proxied.gateway.link == f"{proxied.url}/#token={proxied.gateway.token}"
         status, headers, _ = proxied.ask("/api/v1/login", "POST", Origin=proxied.url, **proxied.bearer())
         assert status == 204 and headers["Set-Cookie"].endswith("; Secure")
         by_cookie = await proxied.gateway.client(
             token=False, dial=proxied.dial(Origin=proxied.url, Cookie=headers["Set-Cookie"].split(";")[0]))
         await by_cookie.request("status")
-        # As large as an attachment may be, and as large as it may not be.
+        # The largest attachment allowed, and a larger one.
         for size, expected in (24 << 20, 200), (28 << 20, 413):
             status, told = upload(proxied, PNG + bytes(size))
             assert status == expected, (size, status, told)
@@ -187,11 +186,11 @@ async def works_behind(name):
         status, _, history = proxied.ask(f"/api/v1/agent/history?threadId={session}", **proxied.bearer())
         [url] = re.findall(r'"(https?://[^"]*/storage/[^"]*)"', json.dumps(json.loads(history)["messages"][-1]["content"]))
         assert url.startswith(proxied.url + "/") and proxied.ask(url.removeprefix(proxied.url))[2] == PNG
-        # A foreign page, and a foreign name.
+        # A page of another origin, and another host name.
         assert proxied.ask("/metrics", Origin="https://evil.example", **proxied.bearer())[0] == 403
         assert proxied.ask("/healthz")[::2] == (200, b"ok\n")
 
-        # The terminal's client, with the authority known to the system, named, and unknown.
+        # `thread chat`, with the authority trusted by the system, named, and unknown.
         chat = lambda *args, **env: subprocess.run(
             [CHAT, "--url", proxied.url, "--sessions", *args], capture_output=True, text=True, timeout=PATIENCE,
             env={"PATH": os.environ["PATH"], "HOME": str(proxied.dir), "THREAD_TOKEN": proxied.gateway.token, **env})
@@ -240,7 +239,7 @@ async def behind_caddy_everything_works_with_the_lines_of_the_page():
 async def a_quiet_connection_stays_open_through_the_proxy():
     if not (has("nginx") and has("openssl") and (env := fast_clock(20))):
         return
-    # As if the proxy waited for a minute, as it does by itself.
+    # As if the proxy waited for a minute, which is its default.
     async with Proxied("nginx", env=env, seconds=3) as proxied:
         client = await proxied.client()
         done, _ = await asyncio.wait([client.closed], timeout=6)
@@ -255,12 +254,12 @@ async def limits_are_for_the_clients_of_a_proxy():
         quiet = await proxied.gateway.client(connect=False, dial=proxied.dial(source="127.0.0.3"))
         told = lambda: re.findall(r"refused address=(\S+) .*took its place", proxied.gateway.output())
         crowd = []
-        # More than an address may have. They are few enough to leave room for all others.
+        # More than one address may have. They are few enough to leave room for all others.
         while len(crowd) < 200 and not told():
             crowd.append(await proxied.gateway.client(connect=False, dial=proxied.dial(source="127.0.0.2")))
         assert set(told()) == {"127.0.0.2"} and len(crowd) < 200, (told(), len(crowd))
         await crowd[0].ends()
-        # It may have been quiet for too long meanwhile, but nobody took its place.
+        # It may have been closed for being silent in the meantime, but its place was not taken.
         assert not quiet.closed.done() or quiet.closed.result()[0] == 1008, quiet.closed
         assert proxied.ask("/metrics", source="127.0.0.4")[0] == 401
         await until(lambda: 'refused address=127.0.0.4 route="/metrics"' in proxied.gateway.output())

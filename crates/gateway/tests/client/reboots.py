@@ -1,4 +1,4 @@
-"""Everything of a root is killed at once, as by a reboot, and the gateway is started again: each run is where it was."""
+"""All processes of a root are killed at once, as by a reboot, and the gateway is started again: each run continues."""
 
 import asyncio
 import contextlib
@@ -54,7 +54,7 @@ async def say(client, session, text):
     return (await client.request("agent", sessionId=session, message=text))["runId"]
 
 
-async def runs_that_run_wait_or_ask_are_where_they_were():
+async def running_waiting_and_asking_runs_survive_a_reboot():
     longest = 0
     with Gateway("--agent", f"{PLAYER} --acp", "--protocol", "acp") as gateway:
         (gateway.root / "programs.json").write_text(json.dumps({"thread": THREAD}))
@@ -74,7 +74,7 @@ async def runs_that_run_wait_or_ask_are_where_they_were():
             await until(gateway, failing, at(fail, "error"))
             kill_everything(gateway, [working, asking, failing])
 
-            # Nobody enters the sessions.
+            # No client enters the sessions.
             began = time.monotonic()
             gateway.restart()
             await until(gateway, working, at(long, "token", 2, "working"))

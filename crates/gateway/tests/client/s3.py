@@ -137,7 +137,7 @@ async def agents_do_not_get_the_credentials_of_the_store():
             known = (await client.wait("final"))["payload"]["content"]
             assert "OTHER=is kept" in known and "AWS_" not in known and "a secret" not in known, known
             assert env["AWS_SECRET_ACCESS_KEY"] not in known
-            # They are the store's for as long as the gateway runs.
+            # The gateway itself still has the credentials.
             assert fetch(upload(gateway, PNG)["url"])[:2] == (200, PNG) and len(keys(store)) == 2
 
 
@@ -160,7 +160,7 @@ async def an_attachment_leaves_the_bucket_with_its_session():
         assert fetch(stored["url"])[0] == 404
         assert keys(store) == [f"our/prefix/attachments/{kept['path']}"], keys(store)
 
-        # What the store does not delete now is deleted later.
+        # Objects that the store does not delete now are deleted later.
         env["AWS_ENDPOINT_URL"], there = "http://127.0.0.1:1", env["AWS_ENDPOINT_URL"]
         stored = upload(gateway, PNG)
         session = await send(stored)
@@ -175,7 +175,7 @@ async def an_attachment_leaves_the_bucket_with_its_session():
         await until(lambda: keys(store) == [f"our/prefix/attachments/{kept['path']}"])
 
 
-async def a_store_that_refuses_or_is_gone_is_said_and_nothing_is_taken_for_stored():
+async def a_store_that_refuses_or_is_gone_is_reported_and_nothing_counts_as_stored():
     if skipped():
         return
     def refused(gateway):

@@ -1,4 +1,4 @@
-"""Which requests are refused, with which code, without effect on a client that is connected."""
+"""Refused requests: with which code, and without effect on a connected client."""
 
 import asyncio
 import http.client
@@ -45,7 +45,7 @@ def login(gateway, **headers):
 
 
 def replace_token(gateway, token):
-    """Puts another token in place of the one that is there."""
+    """Replaces the token by another one."""
     draft = gateway.root / "draft"
     draft.write_text(token)
     draft.chmod(0o600)
@@ -66,7 +66,7 @@ async def the_page_exchanges_the_token_for_a_cookie_and_the_cookie_lets_in():
         assert stat.S_IMODE((gateway.root / "token").stat().st_mode) == 0o600
         assert len(gateway.token) == 64 and (gateway.root / "address").read_text().strip() == gateway.url
         assert gateway.link == f"{gateway.url}/#token={gateway.token}"
-        # The page has nothing that is not for anybody, and a token in its address does nothing.
+        # The page contains no secret, and a token in its address does nothing.
         for path in "/", "/?token=" + gateway.token:
             status, headers, page = ask(gateway, path)
             assert status == 200 and b"<html" in page and "Set-Cookie" not in headers
@@ -90,7 +90,7 @@ async def a_login_has_a_value_of_its_own_and_ends_when_it_is_logged_out():
         cookie = login(gateway)
         name, _, value = cookie.partition("=")
         assert name == f"thread_{gateway.port}" and gateway.token not in cookie and len(value) == 64, cookie
-        # Nothing in the root tells it, and it is no token.
+        # No file in the root contains it, and it is not the token.
         files = [path for path in gateway.root.rglob("*") if path.is_file()]
         assert not [path for path in files if value in str(path) or value.encode() in path.read_bytes()]
         [kept] = (gateway.root / "logins").iterdir()
@@ -100,13 +100,13 @@ async def a_login_has_a_value_of_its_own_and_ends_when_it_is_logged_out():
         bad = await gateway.client(connect=False)
         bad.send("connect", {"version": "1", "clientType": "t", "token": value})
         assert await bad.ends() == 1008
-        # It is good for every gateway on the root, and after a restart.
+        # It is valid for every gateway on the root, and after a restart.
         at = lambda one: ask(one, "/metrics", Cookie=f"thread_{one.port}={value}")[0]
         assert at(gateway) == at(other) == 200
         gateway.kill()
         gateway.restart()
         assert at(gateway) == 200
-        # Whoever logs in once more keeps it; another browser gets another.
+        # Logging in again keeps it; another browser gets another value.
         assert login(gateway, Cookie=cookie) == cookie != login(gateway)
 
         logout = lambda **headers: ask(gateway, "/api/v1/logout", "POST", b"", **headers)
@@ -143,13 +143,13 @@ async def another_token_counts_at_once():
         for one in gateway, other:
             assert (by_token(one, old), by_token(one, new)) == (401, 200)
         assert ask(gateway, "/metrics", Cookie=cookie)[0] == 401
-        # What was opened with it is closed.
+        # Connections opened with it are closed.
         assert [await client.ends() for client in clients] == [1008] * len(clients)
         for status, _, _ in await asyncio.gather(*streams):
             assert status in (200, 401), status
         gateway.token = new
         cookie, client = login(gateway), await gateway.client()
-        # Without a token, nobody is let in.
+        # Without a token, every client is refused.
         (gateway.root / "token").unlink()
         assert by_token(gateway, new) == by_token(gateway, "") == ask(gateway, "/metrics", Cookie=cookie)[0] == 401
         assert await client.ends() == 1008 and ask(gateway, "/healthz")[0] == 200
@@ -157,7 +157,7 @@ async def another_token_counts_at_once():
         assert by_token(gateway, new) == ask(gateway, "/metrics", Cookie=cookie)[0] == 200
 
 
-async def nobody_comes_in_without_the_token():
+async def nothing_works_without_the_token():
     with Gateway() as gateway:
         good = await gateway.client()
         for path in "/metrics", "/api/v1/agent/history?threadId=x", "/api/v1/agent/events?threadId=x", "/nowhere":
@@ -176,7 +176,7 @@ async def nobody_comes_in_without_the_token():
             answer = bad.send("connect", {"version": "1", "clientType": "t", **params})
             assert await bad.ends() == 1008, (headers, params)
             assert "token" in answer.result()["error"]
-        # However many there were, whoever has the right one is not delayed, and the wrong ones are all the same.
+        # However many wrong ones there were, the right one is accepted without a delay.
         for _ in range(20):
             assert ask(gateway, "/metrics")[0] == 401
         await good.request("status")
@@ -200,9 +200,9 @@ async def other_origins_and_other_names_are_refused():
         for path in "/", "/metrics", "/ws", "/storage/v1/object/sign/a/b":
             assert ask(gateway, path, **rebound)[0] == 403, path
             assert ask(gateway, path, Host=f"evil.example:{gateway.port}")[0] == 403, path
-        # Load balancers ask under names of their own.
+        # Load balancers use host names of their own.
         assert ask(gateway, "/healthz", Host="10.0.0.7.example")[::2] == (200, b"ok\n")
-        # What one parser takes for a port is a user's name for another.
+        # One parser takes it for a port, another for a user name.
         for host in "127.0.0.1:80@evil.example", "127.0.0.1:http", "127.0.0.1:99999", "[::1]:1@evil.example", "localhost:":
             assert ask(gateway, "/metrics", Host=host, **auth)[0] in (400, 403), host
         assert ask(gateway, "/metrics", Host="chat.example.org", **auth)[0] == 200
@@ -224,7 +224,7 @@ async def pages_of_a_named_origin_need_the_token_and_get_no_cookies():
             assert headers["Access-Control-Allow-Headers"].lower() == asked
             headers = ask(gateway, path, "OPTIONS", Origin="https://evil.example", **preflight)[1]
             assert allowed(headers) is None, path
-        # What the page may read, refusals included, and that no cache gives one page's answer to another.
+        # The page may read the answer, refusals included, and no cache gives one page's answer to another.
         for status, path, headers in [
             (200, "/metrics", auth), (401, "/metrics", {}), (404, "/nowhere", auth), (403, "/storage/v1/object/sign/a/b", {}),
         ]:
@@ -256,10 +256,10 @@ async def the_public_url_is_where_clients_come():
             assert done.returncode == 2 and done.stderr.startswith("Error: ") and " - " in done.stderr, done
     with Gateway("--public-url", public + "/") as gateway:
         assert gateway.link == f"{public}/#token={gateway.token}"
-        # Programs on this machine go on to find the gateway itself.
+        # Programs on this machine still find the gateway itself.
         assert gateway.url == f"http://127.0.0.1:{gateway.port}"
         auth = {"Authorization": "Bearer " + gateway.token}
-        # Proxies differ in what they make of the host.
+        # Proxies differ in the Host that they send.
         for host in "chat.example.org", f"127.0.0.1:{gateway.port}":
             assert ask(gateway, "/metrics", Host=host, Origin=public, **auth)[0] == 200
             for foreign in "http://chat.example.org", "https://evil.example":
@@ -324,7 +324,7 @@ async def without_a_token_only_on_a_loopback_address():
         assert await upgrade(gateway, Origin="https://evil.example") == 403
 
 
-async def a_root_that_vanishes_is_not_made_again_and_loses_nothing():
+async def a_root_that_vanishes_is_not_recreated_and_loses_nothing():
     with tempfile.TemporaryDirectory() as scratch:
         root = pathlib.Path(scratch) / "of" / "sessions"
         with Gateway(root=root, cwd=scratch) as gateway:
@@ -333,7 +333,7 @@ async def a_root_that_vanishes_is_not_made_again_and_loses_nothing():
             session = (await client.request("agent", message="before"))["sessionId"]
             root.rename(scratch + "/elsewhere")
             for method, params in ("sessions.new", {}), ("sessions.list", {}), ("agent", {"message": "lost?"}):
-                # Clients are not told where on the disk it was.
+                # Clients do not learn its path on the disk.
                 assert scratch not in await client.refused(method, **params), method
             try:
                 taken = upload(gateway, PNG)
@@ -430,7 +430,7 @@ async def sessions_are_private():
                     found[str(path.relative_to(gateway.root))] = oct(stat.S_IMODE(at.st_mode))
                 if path.name in (session, "events.db", "events.jsonl"):
                     assert stat.S_IMODE(at.st_mode) == expected, (path, oct(at.st_mode))
-            # The address is no secret.
+            # The address is not secret.
             found.pop("address", None)
             assert not found, found
     finally:

@@ -1,4 +1,4 @@
-"""The commands, the unit and the image of docs/SERVE.md, run in a folder that stands for the server."""
+"""The commands, the unit and the image of docs/SERVE.md, run in a folder that stands in for the server."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from attachments import PNG, fetch, until, upload
 from harness import PATIENCE, SERVE, THREAD, run
 from proxy import CHAT, PAGE, block, free_port, has
 
-# Stands for systemd as far as the page needs it: one unit, whose KillMode is `process`.
+# A substitute for systemd, as far as the page needs it: one unit, whose KillMode is `process`.
 SYSTEMCTL = """#!/bin/sh
 cd '{dir}'
 start() {{ env -i PATH="$PATH" HOME='{dir}' {command} >link 2>>log & echo $! >pid; }}
@@ -32,7 +32,7 @@ case $1 in
 esac
 """
 
-# It repeats what it is told, `slow` after a while.
+# It repeats each message, `slow` after a while.
 AGENT = """#!/bin/sh
 said=$(cat)
 case $said in slow*) touch "$THREAD_DIR/slow"; until [ -e "$THREAD_DIR/go" ]; do sleep 0.1; done ;; esac
@@ -75,7 +75,7 @@ class Server:
         return {"PATH": path, "HOME": str(self.dir)}
 
     def sh(self, having):
-        """Runs the page's block that has these words. Returns what it prints."""
+        """Runs the page's block that contains these words. Returns its output."""
         [text] = [text for text in self.blocks if having in text]
         self.blocks.remove(text)
         done = subprocess.run(["sh", "-euc", self.local(text)], cwd=self.new, env=self.env(), text=True,
@@ -130,7 +130,7 @@ async def the_commands_of_the_page_set_up_a_gateway_and_keep_it():
             [session] = [path.parent for path in server.root.glob("*/events.db")]
             file = upload(server.gateway(), PNG)["url"].replace("https://chat.example.org", server.gateway().url)
 
-            # Another token: who has the old one is out.
+            # Another token: the old one is no longer valid.
             old = server.gateway()
             server.sh("rm /srv/thread/token")
             await until(lambda: (server.root / "token").exists())
@@ -144,7 +144,7 @@ async def the_commands_of_the_page_set_up_a_gateway_and_keep_it():
             named = set(re.findall(r"thread_gateway_\w+", PAGE))
             assert len(named) >= 4 and all(re.search(rf"^{name}\b", metrics, re.M) for name in named), named
 
-            # A backup has what was there before it, and nothing that came later.
+            # A backup has all earlier messages, and no later ones.
             copy = pathlib.Path(server.sh("backup --root").strip())
             assert (copy / session.name / "events.db").exists() and (copy / "token").stat().st_mode & 0o777 == 0o600
             assert server.said("--session", session.name, "after the backup") == "after the backup"
@@ -155,7 +155,7 @@ async def the_commands_of_the_page_set_up_a_gateway_and_keep_it():
             assert server.said("--session", session.name, "again") == "again"
             assert fetch(file)[:2] == (200, PNG)
 
-            # An agent goes on while the programs are replaced.
+            # An agent continues while the programs are replaced.
             waiting = server.chat("--session", session.name, "slow")
             await until((session / "slow").exists)
             server.sh("install thread ")

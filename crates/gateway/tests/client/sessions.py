@@ -1,5 +1,5 @@
-"""Several sessions, and several gateways on one root: what belongs to one session stays there, whichever gateway a
-client has come to."""
+"""Several sessions, and several gateways on one root: the events of a session stay in it, whichever gateway a client
+uses."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ async def everybody_in_a_session_knows_how_many_are():
         others = []
 
         async def all_know(*people, session=one):
-            """Waits until the last that each has heard is how many they are."""
+            """Waits until the last event of each client has the right number of clients."""
             limit = asyncio.get_running_loop().time() + 10
             told = lambda who: [(event["payload"]["clients"], event["payload"]["sessionId"]) for event in who.company[-1:]]
             while not all(told(who) == [(len(people), session)] for who in people):
@@ -37,7 +37,7 @@ async def everybody_in_a_session_knows_how_many_are():
         await all_know(first)
         for n in range(3):
             others.append(await gateway.client())
-            # Also those who catch up first.
+            # Also clients that are still catching up.
             await others[-1].request("sessions.switch", sessionId=one, **({"after": 0} if n % 2 else {}))
             await all_know(first, *others)
         others[0].abort()
@@ -49,7 +49,7 @@ async def everybody_in_a_session_knows_how_many_are():
         await all_know(first)
 
 
-async def what_waits_in_one_session_is_not_told_in_another():
+async def messages_that_wait_in_one_session_are_not_shown_in_another():
     with Gateway() as gateway:
         client, other = await gateway.client(), await gateway.client()
         one, two = [(await client.request("sessions.new"))["sessionId"] for _ in range(2)]
@@ -65,20 +65,20 @@ async def what_waits_in_one_session_is_not_told_in_another():
             e["payload"]["position"] for e in who.named("queued") if e["payload"]["runId"] == run["runId"]]
         waiting = await client.request("agent", sessionId=one, message="waits in one", priority="later")
         await client.wait("queued")
-        # In the other session somebody else's message waits, which has the same id there.
+        # In the other session a message of another client waits, which has the same id there.
         theirs = await other.request("agent", sessionId=two, message="waits in two as well", priority="later")
         await other.wait("queued")
         await client.request("sessions.switch", sessionId=two)
         at = client.answered_at
         elsewhere = await client.request("agent", message="waits in two", priority="later")
         await client.wait(lambda e: e["event"] == "queued" and e["payload"]["sessionId"] == two)
-        # What was said here while another message waits there.
+        # Messages here while another message waits there.
         await other.request("sessions.switch", sessionId=one)
         told = await other.request("agent", message="goes before it")
         await other.wait(lambda e: e["event"] == "queued" and e["payload"]["runId"] == told["runId"])
         said, run_id = first[one]
         gateway.ending(one, said, "done", run_id=run_id)
-        # Nobody is before it any more, and it is its sender who hears that.
+        # It is first in the queue now, and only its sender is notified.
         await other.wait(lambda e: e["event"] == "final" and e["payload"]["runId"] == run_id)
         await other.request("sessions.switch", sessionId=two)
         ahead = await other.request("agent", message="goes before that one")
@@ -86,7 +86,7 @@ async def what_waits_in_one_session_is_not_told_in_another():
         await other.wait(lambda e: e["event"] == "queued" and e["payload"]["runId"] == ahead["runId"])
         assert positions(client, waiting) == [1] and positions(client, elsewhere) == [2, 3], client.named("queued")
         assert {e["payload"]["sessionId"] for e in client.events[at:]} == {two}, client.seen()
-        # Nobody hears of what others wait for.
+        # Clients are not notified of messages that others wait for.
         assert positions(client, theirs) == positions(other, waiting) == positions(other, elsewhere) == []
         assert positions(other, theirs)[0] == positions(other, ahead)[0] == 1, other.named("queued")
 
@@ -107,7 +107,7 @@ async def a_cancel_in_one_session_leaves_another_alone():
             await watchers[session].request("sessions.switch", sessionId=session, after=0)
             await watchers[session].wait("token")
         one, two, three = watchers
-        # In the session it is in, and in another one, by the same name.
+        # In its own session and in another one, under the same name.
         await client.request("sessions.switch", sessionId=one)
         await client.request("agent.cancel", runId="the run")
         await client.request("agent.cancel", runId="the run", sessionId=two)
@@ -176,7 +176,7 @@ async def a_gateway_that_stops_leaves_the_address_of_another():
         assert address() == two.url
         two.stop()
         assert address() == one.url
-        # One that is killed leaves its own for a while.
+        # The address of a killed gateway stays for a while.
         with Gateway(root=one.root) as three:
             assert address() == three.url
             three.kill()
@@ -215,14 +215,14 @@ async def a_fork_has_what_was_said_and_answers_none_of_it_again():
         await client.request("agent", message="say 2, please")
         final = await client.wait("final", after=at)
         assert final["payload"]["content"] == "echo:say 2, please"
-        # The answers of the past are answers here, too.
+        # Answers from the original are answers here too.
         await client.request("sessions.switch", sessionId=fork, after=0)
         finals = [e["payload"]["content"] for e in client.events[at:] if e["event"] == "final" and e["payload"]["sessionId"] == fork]
         assert finals.count("echo:say 0") == finals.count("echo:say 1") == 1 and "echo:say 2" not in finals, finals
 
         assert (await client.request("sessions.switch", sessionId=fork))["forkedFrom"] == origin
         assert (await client.request("sessions.fork", sessionId=session, before=said[2]["id"], title="Theirs"))["title"] == "Theirs"
-        # Where nothing is copied, the first message gives the title.
+        # Where nothing is copied, the title comes from the first message.
         empty = await client.request("sessions.fork", sessionId=session, before=said[0]["id"])
         assert empty["title"] == "", empty
         at = len(client.events)
@@ -230,7 +230,7 @@ async def a_fork_has_what_was_said_and_answers_none_of_it_again():
         assert (await client.wait("final", after=at))["payload"]["content"] == "echo:say it"
         assert (await client.request("sessions.switch", sessionId=empty["sessionId"]))["title"] == "say it"
 
-        # All of it, by somebody else; the original is as it was.
+        # All of it, by another client; the original does not change.
         whole = (await other.request("sessions.fork", sessionId=session))["sessionId"]
         assert alike((await other.request("sessions.history"))["messages"]) == alike(said)
         status = await other.request("status", sessionId=whole)
@@ -250,7 +250,7 @@ async def a_fork_keeps_the_answers_of_messages_that_were_queued():
             await client.request("agent", message=f"say {n}", priority="later" if n == 1 else "next")
         said = (await client.request("sessions.history"))["messages"]
         seqs = [message["seq"] for message in said]
-        # The second one had time. The last one failed.
+        # The second one has the priority `later`. The last one failed.
         for n in 0, 2, 1:
             gateway.ending(session, seqs[n], f"said {n}", run_id=said[n]["runId"], message_id=f"answer {n}")
         gateway.ending(session, seqs[3], {"error": "no", "retryable": False}, "error", run_id=said[3]["runId"])
@@ -260,7 +260,7 @@ async def a_fork_keeps_the_answers_of_messages_that_were_queued():
             (said[2]["id"], [("user", "say 0"), ("user", "say 1"), ("assistant", "said 0"), ("assistant", "said 1")]),
             (said[1]["id"], [("user", "say 0"), ("assistant", "said 0")]),
             (said[0]["id"], []),
-            # Up to an answer: what came before it.
+            # Up to an answer: everything before it.
             ("answer 2", everything[:5]),
             (None, everything),
         ]:
@@ -271,7 +271,7 @@ async def a_fork_keeps_the_answers_of_messages_that_were_queued():
             for answer in copied:
                 if answer["role"] == "assistant":
                     assert question[answer["replyTo"]] == answer["content"].replace("said", "say"), copied
-            # They are endings there: nothing waits.
+            # They are endings in the copy: no message waits.
             assert (await client.request("status"))["session"]["queuedRequests"] == 0
 
 
@@ -297,7 +297,7 @@ async def what_is_copied_keeps_its_time():
         events = gateway.events(fork)
         assert gateway.logged(fork) == events and [event["created_at"] for event in events[:80]] == times
         assert all(event["created_at"] >= times[-1] for event in events[80:])
-        # The copy itself is new.
+        # The copy itself has a new time.
         listed = [entry["id"] for entry in (await client.request("sessions.list"))["sessions"]]
         assert listed == [fork, later, session]
 
@@ -321,7 +321,7 @@ async def a_deletion_is_finished_although_its_gateway_was_killed():
             lock = sqlite3.connect(gateway.root / session / "events.db", isolation_level=None, timeout=PATIENCE)
             others.callback(lock.close)
             lock.execute("BEGIN IMMEDIATE")
-            # It is as if it were gone, for everybody.
+            # For all clients, it is gone.
             for one in [await gateway.client(), *([] if restarts else [there])]:
                 assert [entry["id"] for entry in (await one.request("sessions.list"))["sessions"]] == [stays]
                 assert "is being deleted" in await one.refused("agent", sessionId=session, message="too late")
@@ -357,7 +357,7 @@ async def the_stream_of_a_run_that_ended_is_deleted_and_nothing_else():
         return [e["id"] for e in gateway.events(session) if e.get("subtype") in ("token", "thinking")]
 
     async def answer(session, text, size=1):
-        """A run with all that it may say. Returns the id of its message, and the metadata of what it does."""
+        """A run with all kinds of events. Returns the id of its message, and the metadata of its events."""
         about = {"run_id": (await client.request("agent", sessionId=session, message=text))["runId"]}
         said = gateway.events(session)[-1]["id"]
         gateway.push(session, {"status": "started", "attempt": 1}, "run", reply_to=said, **about)
@@ -408,16 +408,16 @@ async def the_stream_of_a_run_that_ended_is_deleted_and_nothing_else():
             if session["id"] != empty:
                 session["lastActivity"] = before[session["id"]][-1]["created_at"]
         assert await client.request("sessions.list") == listed
-        # Who comes back with an older id gets what is left, in order.
+        # A client that reconnects with an older id gets the remaining events, in order.
         await late.request("sessions.switch", sessionId=old, after=token - 1)
         seqs = [e["id"] for e in before[old] if e["id"] > thinking]
         assert late.seqs() == [token + 1, *seqs], late.events
-        # Who was there goes on.
+        # A client that stayed continues.
         title = gateway.push(old, "Old", "title")
         await client.seq(title)
         assert client.seqs()[-1] == title and client.seqs() == sorted(set(client.seqs()))
 
-        # The open run's follows when that has ended for long enough.
+        # The stream of the open run follows once that has ended long enough ago.
         end(both, said, about)
         await until(lambda: not stream(both))
         listed = await client.request("sessions.list")
@@ -432,7 +432,7 @@ async def the_stream_of_a_run_that_ended_is_deleted_and_nothing_else():
         assert await client.request("sessions.list") == listed
 
 
-async def a_session_in_which_nothing_has_happened_is_not_swept_again():
+async def a_session_without_new_events_is_not_swept_again():
     with Gateway("--keep-stream", "1s") as gateway:
         client = await gateway.client()
         session = (await client.request("sessions.new"))["sessionId"]

@@ -1,4 +1,4 @@
-"""What those who have shown no token can use up: a small budget of their own, and nothing else."""
+"""Unauthenticated clients ("strangers") can use up a small budget of their own, and nothing else."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ async def is_over(reader):
 
 
 async def dropped(ended):
-    """Waits until a stranger is dropped, which has to be before its ten seconds are over."""
+    """Waits until a stranger is dropped, which must be before its ten seconds are over."""
     await asyncio.wait([ended], timeout=5)
     assert ended.done(), "the oldest stranger still has its place"
 
@@ -55,7 +55,7 @@ async def before_connect_frames_are_small():
 
         client, answer = await begins(FEW_BYTES + 1)
         assert client.closed.done() and await client.ends() == 1009, answer
-        # One byte less, and somebody who has shown the token sends larger ones.
+        # One byte less is accepted, and an authenticated client may send larger frames.
         client, answer = await begins(FEW_BYTES)
         assert answer.done() and answer.result()["ok"] is True, client.closed
         await client.request("agent", message="x" * 500_000)
@@ -69,7 +69,7 @@ async def unfinished_frames_of_strangers_take_no_memory():
         for _ in range(400):
             reader, writer = await slow_websocket(gateway)
             bad.append(writer)
-            # All but the last byte of what is allowed to those who are in.
+            # All but the last byte of the largest frame of an authenticated client.
             writer.write(beginning(1024 * 1024) + b"x" * (1024 * 1024 - 1))
         async def sent(writer):
             try:
@@ -84,7 +84,7 @@ async def unfinished_frames_of_strangers_take_no_memory():
             writer.transport.abort()
 
 
-async def strangers_take_nobodys_place():
+async def unauthenticated_clients_take_no_place_of_others():
     places = 60
     with Gateway("--max-connections", str(places)) as gateway:
         over = asyncio.Event()
@@ -113,7 +113,7 @@ async def strangers_take_nobodys_place():
             except websockets.InvalidStatus:
                 refused += 1
         assert not refused, f"the owner was refused in {refused} of 12 tries"
-        # As many as there are places, however many strangers there are.
+        # As many as the limit for authenticated clients, however many strangers there are.
         for _ in range(places - len(owners)):
             owners.append(await gateway.client())
         full = (websockets.WebSocketException, ConnectionError, Refused)
@@ -124,7 +124,7 @@ async def strangers_take_nobodys_place():
         assert one_more is None, "there is no limit on those who are in"
         for owner in owners:
             await owner.request("status")
-        # A place that is left is free.
+        # The place of a client that has left is free.
         await owners.pop().close()
         until = time.monotonic() + PATIENCE
         while len(owners) < places:
@@ -141,14 +141,14 @@ async def the_oldest_stranger_goes_first():
     with Gateway() as gateway:
         strangers = [await slow_websocket(gateway) for _ in range(STRANGERS)]
         ends = [asyncio.create_task(is_over(reader)) for reader, _ in strangers]
-        # All have a place. Each one more takes that of the oldest, and of no other.
+        # All have a place. Each further one takes that of the oldest, and of no other.
         for n in range(3):
             reader, writer = await slow_websocket(gateway)
             strangers.append((reader, writer))
             ends.append(asyncio.create_task(is_over(reader)))
             await dropped(ends[n])
             assert sum(end.done() for end in ends) == n + 1
-        # Who shows a token leaves the strangers.
+        # A client that shows a token is no longer a stranger.
         client = await gateway.client()
         await client.request("status")
         for _, writer in strangers:
@@ -179,7 +179,7 @@ async def one_address_cannot_have_all_that_strangers_have():
         # The oldest of that address, not the oldest of all.
         await dropped(ends[1])
         assert sum(end.done() for end in ends) == 1
-        # Those who are in may be as many as they like.
+        # Authenticated clients are not limited by address.
         gateway.ws = gateway.ws.replace("0.0.0.0", address).replace("127.0.0.1", address)
         clients = [await Client.connect(gateway) for _ in range(2 * AN_ADDRESS)]
         for client in clients:

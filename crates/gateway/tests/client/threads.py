@@ -1,4 +1,4 @@
-"""Looking at threads and their consumers over HTTP, and doing something about them."""
+"""Reading threads and their consumers over HTTP, and acting on them."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ async def every_thread_is_in_the_list_and_those_that_are_named_are_not_served():
         assert look.get(f"/{session}~helper-1")["path"].endswith(f"{session}/agents/helper-1")
         assert len(look.get(limit=1)["threads"]) == 1 and not look.get(offset=3)["threads"]
 
-        # What others leave undone is started in sessions, and nowhere else.
+        # Pending work is started in sessions, and nowhere else.
         off = {"THREAD_NOTIFIER": "off", "PATH": "/usr/bin:/bin"}
         for place in queues.dir / "inbox", gateway.root / session:
             queues.run("subscribe", "-t", place, "done", "--deliver", "stdin", "--filter", "type = 'message'", "true")
@@ -73,7 +73,7 @@ async def a_stalled_consumer_is_found_and_resumed():
         assert one["last_run"]["said"] == "no price for anvil" and one["last_run"]["exit"] == 1
         assert (one["pending"], one["oldest_pending_id"], one["cursor"]) == (1, second, first)
         assert any("thread resume mailer" in note for note in one["notes"])
-        # What comes later starts it once more, but it has been stalled since it gave up first.
+        # A later event starts it once more, but it counts as stalled since it first gave up.
         for failed in 3, 4:
             queues.push("inbox")
             again = look.until_consumer("inbox", "mailer", lambda found: found["state"] == "stalled" and found["runs_failed"] == failed)
@@ -89,7 +89,7 @@ async def a_stalled_consumer_is_found_and_resumed():
         look.until_consumer("inbox", "mailer", lambda one: one["dead"] == 0)
         look.until(lambda answer: "attention" not in answer["threads"][0])
 
-        # A pause is one, and says so while a run goes on.
+        # A pause is shown also while a run continues.
         paused = look.post("/inbox/consumers/mailer/pause", {})
         assert paused["state"] == "paused" and paused["paused"]
         queues.push("inbox")
@@ -132,7 +132,7 @@ async def dead_letters_are_retried_by_reason_and_some_are_discarded():
 
         for body in {}, {"ids": [1], "all": True}, {"ids": [1], "reason": reason}, {"all": False}, {"al": True}, {"ids": ["1"]}:
             look.refused(400, "/inbox/dead/retry", {"consumer": "cook", **body})
-        # One that is none: nothing is changed.
+        # An id that is not a dead letter: nothing is changed.
         assert "event 3 " in look.refused(404, "/inbox/dead/discard", {"consumer": "cook", "ids": [2, 3]})
         assert look.get("/inbox/dead")["total"] == 5
 
@@ -264,7 +264,7 @@ async def events_are_browsed_from_the_newest_on():
             assert "filter" in look.refused(400, "/inbox/events/stream", filter=filter)
         for params in {"before": "x"}, {"limit": "-1"}, {"limit": "many"}, {"after": "1.5"}:
             look.refused(400, "/inbox/events", **params)
-        # A filter that fails on an event says so.
+        # A filter that fails on an event is reported.
         text = queues.push("inbox", "no JSON")
         page = look.get("/inbox/events", filter="content ->> '$.n' = 120")
         assert [event["id"] for event in page["events"]] == [120]
@@ -312,7 +312,7 @@ async def an_event_is_stored_once_and_only_if_it_is_one():
 
 
 @with_httpx
-async def a_live_tail_goes_on_after_it_was_cut():
+async def a_live_tail_continues_after_it_was_cut():
     with Queues("inbox") as queues:
         look = queues.look
         queues.push("inbox", "before")
@@ -330,7 +330,7 @@ async def a_live_tail_goes_on_after_it_was_cut():
                     if most == 0:
                         return event.id
 
-        # From now on, without what was before.
+        # From now on, without earlier events.
         first = asyncio.create_task(asyncio.to_thread(read, 3))
         while look.figure("uptime_seconds") < 0 or not first.done() and not received:
             queues.push("inbox", "ping")
@@ -344,7 +344,7 @@ async def a_live_tail_goes_on_after_it_was_cut():
         received.clear()
         await asyncio.to_thread(read, newest - int(last), headers={"Last-Event-ID": last})
         assert received[-1] == "missed" and len(received) == newest - int(last)
-        # Whoever writes how much: no gap and no double, in pages of any length.
+        # With many concurrent writers: no gap and no duplicate, in pages of any length.
         received.clear()
         reading = asyncio.create_task(asyncio.to_thread(read, 1000, after=newest))
         for part in range(10):
@@ -353,7 +353,7 @@ async def a_live_tail_goes_on_after_it_was_cut():
         await asyncio.wait_for(reading, PATIENCE)
         assert received == [str(n) for n in range(1000)]
 
-        # A filter lets through what matches; the id says how far it has got.
+        # Only matching events come; the id says how far the stream has got.
         with look.stream("/inbox/events/stream", after=0, filter="content = '999'") as source:
             found = next(source.iter_sse())
             assert json.loads(found.data)["content"] == "999"
@@ -361,7 +361,7 @@ async def a_live_tail_goes_on_after_it_was_cut():
             assert answer.headers["content-type"] == "text/event-stream" and answer.headers["x-accel-buffering"] == "no"
             lines = answer.iter_lines()
             assert next(lines) == f"id: {newest + 1000}" and next(lines) == ""
-        # A thread that is removed is said to be gone.
+        # A removed thread is reported as gone.
         with look.stream("/inbox/events/stream") as source:
             (queues.dir / "inbox").rename(queues.dir / "elsewhere")
             last = list(source.iter_sse())[-1]
@@ -370,7 +370,7 @@ async def a_live_tail_goes_on_after_it_was_cut():
 
 
 @with_httpx
-async def a_slow_filter_is_cut_off_and_holds_up_nobody():
+async def a_slow_filter_is_cut_off_and_delays_no_other_request():
     with Queues("inbox", "other") as queues:
         look = queues.look
         content = "a" * 300_000
@@ -406,7 +406,7 @@ async def a_slow_filter_is_cut_off_and_holds_up_nobody():
 
 
 @with_httpx
-async def read_only_leaves_the_looking():
+async def read_only_allows_only_reading():
     with Queues("inbox", options=["--read-only"]) as queues:
         look, gateway = queues.look, queues.gateway
         queues.thread("inbox", "subscribe", "bot", "true", "--filter", "type = 'message'")
@@ -417,7 +417,7 @@ async def read_only_leaves_the_looking():
         for path in [path.format(thread="inbox", consumer="bot") for path in writes if not path.endswith("/login")]:
             answer = look.http.post(path, json={})
             assert answer.status_code == 403 and "--read-only" in answer.json()["error"], (path, answer.text)
-        # Its thread is as it was, and conversations can be looked at, too.
+        # Its thread is unchanged, and conversations can be read too.
         assert look.get("/inbox")["events"] == 1 and not look.consumer("inbox", "bot")["paused"]
         session = str(uuid.uuid4())
         gateway.thread("init", gateway.root / session)
@@ -449,7 +449,7 @@ async def strangers_and_hostile_ids_get_nowhere():
             f"{session}~", f"{session}~..", f"{session}~link", f"{session}~..%2F..%2F{session}", f"{session}%2F",
             str(uuid.uuid4()), f"{uuid.uuid4()}~x", "token", "x" * 5000, urllib_quote(str(queues.dir / "secret")),
         ]
-        # Not what a client makes of them: as they are.
+        # The paths unchanged, not as a client normalizes them.
         for id in ids:
             for method, tail in ("GET", ""), ("GET", "/events"), ("GET", "/watch"), ("GET", "/events/stream"), ("POST", "/events"):
                 status, body = raw(gateway, method, f"/api/v1/threads/{id}{tail}")
@@ -473,7 +473,7 @@ def urllib_quote(text):
 
 
 def raw(gateway, method, path, token=True, **headers):
-    """Sends a request whose path is not touched. Returns the status and the body."""
+    """Sends a request without normalizing its path. Returns the status and the body."""
     import http.client
 
     connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=PATIENCE)
@@ -520,7 +520,7 @@ async def a_locked_and_a_damaged_thread_make_no_other_wait():
 
 
 @with_httpx
-async def fifty_who_watch_cost_one_look_a_second():
+async def fifty_watching_clients_cost_one_look_a_second():
     with Queues("inbox") as queues:
         look = queues.look
         queues.thread("inbox", "subscribe", "none", "true", "--filter", "0")
@@ -542,7 +542,7 @@ async def fifty_who_watch_cost_one_look_a_second():
                 queues.push("inbox")
             took = time.monotonic() - pushed
             looks = look.figure("looks_total") - before
-            # One of the list and one of the thread, each second.
+            # One look for the list and one for the thread, each second.
             assert 4 <= looks <= 2 * (took + 2), (looks, took)
             newest = queues.push("inbox")
 
@@ -553,7 +553,7 @@ async def fifty_who_watch_cost_one_look_a_second():
                         return True
 
             assert all(await asyncio.gather(*(asyncio.to_thread(until_newest, source) for source in sources)))
-        # Once nobody watches, nobody looks.
+        # Without watching clients, there are no looks.
         time.sleep(2.5)
         before = look.figure("looks_total")
         for _ in range(5):
@@ -579,7 +579,7 @@ async def thousands_of_sessions_are_listed_without_being_opened():
             time.sleep(0.2)
         assert page["total"] == MANY
         print(f"{MANY} sessions were all read after {time.monotonic() - began:.1f} s")
-        # The worker looks at them all, too; then nothing changes.
+        # The worker looks at them all too; then nothing changes.
         before = -1
         while before != (before := look.figure("looks_total")):
             time.sleep(2)
@@ -595,7 +595,7 @@ async def thousands_of_sessions_are_listed_without_being_opened():
         looks = look.figure("looks_total") - before
         assert looks <= 5 and max(times) < 5, (looks, times)
         print(f"a list of {MANY} sessions took {min(times):.3f} to {max(times):.3f} s")
-        # Only what has changed is opened.
+        # Only threads that have changed are opened.
         one = page["threads"][0]["id"]
         gateway.push(one, "news")
         assert look.until(lambda answer: answer["threads"][0]["id"] == one)["threads"][0]["events"] == 2
@@ -606,7 +606,7 @@ async def thousands_of_sessions_are_listed_without_being_opened():
 
 
 @with_httpx
-async def a_thread_that_cannot_be_shown_is_said_at_the_start():
+async def a_thread_that_cannot_be_shown_is_reported_at_the_start():
     with Queues("inbox") as queues:
         (queues.dir / "other").mkdir()
         queues.run("init", queues.dir / "other" / "inbox")

@@ -1,4 +1,4 @@
-"""What agents do of their own accord, and the commands that concern their context."""
+"""Output of agents without a message, and the commands that change their context."""
 
 import asyncio
 import json
@@ -102,7 +102,7 @@ async def a_call_shows_its_tool_its_title_and_its_change():
         assert result["content"] == [{"type": "diff", "path": "/a", "oldText": "x", "newText": "y"}], result
 
 
-async def a_gateway_takes_up_a_sub_agent_whose_processes_were_all_killed():
+async def a_gateway_restarts_a_sub_agent_whose_processes_were_all_killed():
     sub = "echo begun; sleep 1000"
     script = (f"read x; case $x in failed*) echo heard;; *) echo task | {shlex.quote(THREAD)} agent run --background"
               f" --name helper -- sh -c {shlex.quote(sub)};; esac")

@@ -1,4 +1,4 @@
-//! A gateway for each test, and clients of it: the protocol's own, and HTTP on a plain socket.
+//! A gateway for each test, and its clients: that of the crate `thread-protocol`, and HTTP on a plain socket.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,7 +14,7 @@ use thread_protocol::method::{Accepted, Agent, AgentParams, NewParams, SessionsN
 use thread_testkit::{PATIENCE, World, program};
 
 pub struct Gateway {
-    /// Agents have files in its folder, which is outside of the root.
+    /// A folder outside of the root, where agents have files.
     world: World,
     options: Vec<String>,
     process: Child,
@@ -60,7 +60,7 @@ impl Gateway {
         Talk(self.connect("one", Some(&self.token)).await.unwrap())
     }
 
-    /// Another client, which is not the same person.
+    /// Another client, with another client id.
     pub async fn connect(&self, id: &str, token: Option<&str>) -> Result<Client, Error> {
         Client::connect(Settings {
             address: Address::parse(&format!("127.0.0.1:{}", self.port)).unwrap(),
@@ -130,7 +130,7 @@ fn spawn(world: &World, options: &[String], port: u16) -> (Child, u16, String) {
     (process, port.parse().unwrap(), token.to_owned())
 }
 
-/// The protocol's own client.
+/// The client of `thread-protocol`.
 pub struct Talk(pub Client);
 
 impl Talk {

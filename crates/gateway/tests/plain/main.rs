@@ -1,5 +1,5 @@
-//! The gateway with nothing but this workspace: the protocol's own client, and HTTP on plain sockets. The scenarios of
-//! `gateway`, whose clients are others', go further.
+//! Tests the gateway with nothing but this workspace: the client of `thread-protocol`, and HTTP on plain sockets. The
+//! scenarios of `gateway`, which use independent clients, go further.
 
 mod harness;
 
@@ -72,7 +72,7 @@ fn the_page_comes_without_the_token_and_without_what_it_protects() {
     assert_eq!(page.status, 200);
     assert!(page.headers["content-type"].starts_with("text/html") && !page.text().contains(&gateway.token));
     assert!(page.headers.contains_key("content-security-policy"), "{:?}", page.headers);
-    // Who answers is told only to those who may ask.
+    // The name of the agent is only in pages for requests with a login.
     assert!(!page.text().contains("data-agent"), "{}", page.text());
     let page = gateway.get("/");
     assert!(page.text().contains(" data-agent=\"cat\""), "{}", page.text());
@@ -89,7 +89,7 @@ async fn an_answer_streams_and_its_end_has_the_whole() {
     assert_eq!((accepted.status, accepted.session_id.as_deref()), (Acceptance::Accepted, Some(&*session)));
     let run_id = accepted.run_id.unwrap();
     let mut seen = talk.until(|frame| matches!(&frame.event, Event::Token(_))).await;
-    // The rest is printed only now.
+    // The program prints the rest only now.
     fs::write(&pass, "").unwrap();
     seen.extend(talk.until_the_end_of(&run_id).await);
     assert_eq!(tokens(&seen), "one two");
@@ -104,7 +104,7 @@ async fn an_answer_streams_and_its_end_has_the_whole() {
 }
 
 #[tokio::test]
-async fn a_message_that_waits_is_told_so_and_can_be_taken_back() {
+async fn a_waiting_message_gets_its_position_and_can_be_cancelled() {
     let gate = tempfile::tempdir().unwrap();
     let pass = gate.path().join("pass");
     let gateway = Gateway::start(&waiting(&pass, "begun", "done"));
@@ -154,7 +154,7 @@ async fn a_program_that_fails_is_an_error_that_ends_the_run() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_sent_again_is_one() {
+async fn a_message_that_is_sent_twice_is_stored_once() {
     let gateway = Gateway::start("cat");
     let mut talk = gateway.client().await;
     let session = talk.begins("talk").await;
@@ -173,7 +173,7 @@ async fn a_message_that_is_sent_again_is_one() {
 }
 
 #[tokio::test]
-async fn what_was_said_is_read_page_by_page() {
+async fn messages_are_read_page_by_page() {
     let gateway = Gateway::start("sed 's/^/you said: /'");
     let mut talk = gateway.client().await;
     talk.begins("talk").await;
@@ -315,7 +315,7 @@ fn an_attachment_comes_back_by_its_signed_url_alone() {
                 Content-Type: text/html\r\n\r\nplain words\r\n--x--\r\n";
     let form = ("Content-Type", "multipart/form-data; boundary=x");
     let stored = gateway.ask("POST", "/api/v1/agent/attachments", &[form], body.as_bytes()).json(200);
-    // What its bytes are, not what the client says.
+    // The type follows from the bytes, not from what the client says.
     assert_eq!(stored["mime_type"], "text/plain", "{stored}");
     let url = stored["url"].as_str().unwrap();
     let path = url.strip_prefix(&format!("http://127.0.0.1:{}", gateway.port)).unwrap();
@@ -355,7 +355,7 @@ fn threads_without_agents_are_read_and_pushed_to_over_http() {
 }
 
 #[test]
-fn a_host_of_tools_finds_them_over_http() {
+fn an_mcp_client_finds_the_tools_over_http() {
     let gateway = Gateway::start("cat");
     let ask = |session: Option<&str>, message: Value| {
         let json = [("Content-Type", "application/json"), ("Accept", "application/json, text/event-stream")];
