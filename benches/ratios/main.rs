@@ -1,4 +1,4 @@
-//! Speed of this program, as ratios to other programs that do the same work in the same run.
+//! Speed of this program, as ratios to other programs doing the same work in the same run.
 //!
 //! `cargo bench` takes a minute or two; `cargo bench -- --full` takes more rounds and larger threads;
 //! `cargo bench -- push read` runs the benchmarks whose names contain one of these words;

@@ -298,7 +298,7 @@ fn watchdog(plan: &Plan, place: &Place) {
         push.env("THREAD_NOTIFIER", &notifier);
         push
     };
-    // Held by a running watchdog.
+    // A running watchdog holds this lock.
     let lock = OpenOptions::new().create(true).truncate(false).write(true).open(busy.join("run/_wake.lock"));
     let lock = lock.expect("the lock opens");
     lock.try_lock().expect("nobody holds it");
