@@ -153,16 +153,13 @@ payloads! {
         /// Whether this client has sent it.
         pub from_self: bool,
         /// Its source, as in the thread.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub source: Option<String>,
         /// Unless it is `next`.
         #[cfg_attr(test, schemars(extend("enum" = ["now", "later"])))]
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub priority: Option<Priority>,
-        #[serde(default, deserialize_with = "any::object", skip_serializing_if = "Option::is_none")]
+        #[serde(default, deserialize_with = "any::object")]
         pub metadata: Option<Map<String, Value>>,
         /// Set if the content is too large; `content` is then a short text that says so.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub large: Option<LargeContent>,
     }
 
@@ -186,7 +183,6 @@ payloads! {
         pub status: RunStatus,
         /// With `started`: which attempt it is, from 1.
         #[cfg_attr(test, schemars(range(min = 1)))]
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub attempt: Option<u64>,
     }
 
@@ -196,6 +192,7 @@ payloads! {
         /// Always true.
         #[cfg_attr(test, schemars(extend("const" = true)))]
         pub delta: bool,
+        #[serialize_always]
         pub message_id: Option<String>,
     }
 
@@ -205,6 +202,7 @@ payloads! {
         /// Always true.
         #[cfg_attr(test, schemars(extend("const" = true)))]
         pub delta: bool,
+        #[serialize_always]
         pub message_id: Option<String>,
     }
 
@@ -215,10 +213,8 @@ payloads! {
         #[serde(deserialize_with = "any::deserialize")]
         pub arguments: Value,
         /// What the call does, for people.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub title: Option<String>,
         /// What kind of tool it is: `read`, `edit`, `delete`, `move`, `search`, `execute`, `think`, `fetch` or another word.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub kind: Option<String>,
         /// The files that it works on: `{"path","line"}`.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -230,9 +226,8 @@ payloads! {
     pub struct ToolResult {
         pub call_id: String,
         pub tool_name: String,
-        #[serde(default, deserialize_with = "any::present", skip_serializing_if = "Option::is_none")]
+        #[serde(default, deserialize_with = "any::present")]
         pub result: Option<Value>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub error: Option<String>,
         /// Further content, such as changes to files: `{"type":"diff","path","oldText","newText"}`.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -246,8 +241,11 @@ payloads! {
         pub message_id: String,
         /// The whole answer.
         pub content: Content,
+        #[serialize_always]
         pub total_tokens: Option<u64>,
+        #[serialize_always]
         pub latency_ms: Option<u64>,
+        #[serialize_always]
         pub stage: Option<String>,
         pub timestamp: String,
     }
@@ -299,6 +297,7 @@ payloads! {
         pub source: String,
         /// Its type, `message` or `record`.
         pub r#type: String,
+        #[serialize_always]
         pub subtype: Option<String>,
         pub bytes: u64,
         /// Where its content can be read.

@@ -1,6 +1,5 @@
 //! What a client receives.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use serde::Deserialize;
@@ -26,21 +25,16 @@ pub enum Incoming {
 }
 
 /// Why a request failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{error}")]
 pub struct Refusal {
     pub error: String,
     /// The error's code. Empty from older gateways.
     pub code: String,
 }
 
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.error)
-    }
-}
-
 /// A frame that cannot be read. A client shows it and continues.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Unreadable {
     /// The event's name, if it is one.
     pub event: Option<String>,
@@ -70,12 +64,9 @@ impl std::error::Error for Unreadable {}
 
 #[derive(Deserialize)]
 struct Envelope<'a> {
-    #[serde(borrow)]
-    r#type: Cow<'a, str>,
-    #[serde(borrow)]
-    event: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    id: Option<Cow<'a, str>>,
+    r#type: String,
+    event: Option<String>,
+    id: Option<String>,
     ok: Option<bool>,
     #[serde(borrow)]
     payload: Option<&'a RawValue>,
@@ -84,8 +75,7 @@ struct Envelope<'a> {
     #[serde(borrow)]
     code: Option<&'a RawValue>,
     seq: Option<i64>,
-    #[serde(borrow)]
-    time: Option<Cow<'a, str>>,
+    time: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -102,16 +92,11 @@ impl Incoming {
     ///
     /// The frame is not JSON, or it is a response or a known event that lacks something.
     pub fn parse(text: &str) -> Result<Incoming, Unreadable> {
-        let frame: Envelope<'_> = serde_json::from_str(text).map_err(|e| Unreadable {
-            event: None,
-            id: None,
-            run_id: None,
-            seq: None,
-            why: e.to_string(),
-        })?;
+        let frame: Envelope<'_> = serde_json::from_str(text)
+            .map_err(|e| Unreadable { why: e.to_string(), ..Unreadable::default() })?;
         let unreadable = |why: String| Unreadable {
-            event: frame.event.as_deref().map(str::to_owned),
-            id: frame.id.as_deref().map(str::to_owned),
+            event: frame.event.clone(),
+            id: frame.id.clone(),
             run_id: frame
                 .payload
                 .and_then(|payload| serde_json::from_str::<Common>(payload.get()).ok()?.run_id),
@@ -127,8 +112,8 @@ impl Incoming {
                 let event = parsed.map_err(|e| unreadable(e.to_string()))?;
                 let common: Common = serde_json::from_str(payload).map_err(|e| unreadable(e.to_string()))?;
                 let Common { session_id, run_id } = common;
-                let time = frame.time.map(Cow::into_owned);
-                Ok(Incoming::Event(Box::new(Frame { event, session_id, run_id, seq: frame.seq, time })))
+                let Envelope { seq, time, .. } = frame;
+                Ok(Incoming::Event(Box::new(Frame { event, session_id, run_id, seq, time })))
             }
             ("res", _, Some(id)) => {
                 let outcome = match (frame.ok, frame.payload, frame.error) {

@@ -67,35 +67,29 @@ pub enum Close {
 }
 
 impl Close {
-    /// The WebSocket close code.
-    pub fn code(self) -> u16 {
+    /// The WebSocket close code, and the reason for people.
+    fn told(self) -> (u16, &'static str) {
         match self {
-            Close::GoingAway => 1001,
-            Close::Malformed => 1002,
-            Close::NotText => 1003,
-            Close::Unauthorized
-            | Close::NotConnected
-            | Close::Version
-            | Close::TooManyRequests
-            | Close::Silent => 1008,
-            Close::FrameTooBig => 1009,
-            Close::Full => 1013,
+            Close::GoingAway => (1001, "the gateway is shutting down"),
+            Close::Malformed => (1002, "a frame is not a request"),
+            Close::NotText => (1003, "frames are JSON text"),
+            Close::Unauthorized => (1008, "wrong or missing token"),
+            Close::NotConnected => (1008, "the first frame must be connect, within 10 s"),
+            Close::Version => (1008, "the gateway speaks version 1"),
+            Close::TooManyRequests => (1008, "too many unanswered requests"),
+            Close::Silent => (1008, "nothing was received for 60 s"),
+            Close::FrameTooBig => (1009, "a frame is too large"),
+            Close::Full => (1013, "too many connections"),
         }
     }
 
+    /// The WebSocket close code.
+    pub fn code(self) -> u16 {
+        self.told().0
+    }
+
     pub fn reason(self) -> &'static str {
-        match self {
-            Close::GoingAway => "the gateway is shutting down",
-            Close::Malformed => "a frame is not a request",
-            Close::NotText => "frames are JSON text",
-            Close::Unauthorized => "wrong or missing token",
-            Close::NotConnected => "the first frame must be connect, within 10 s",
-            Close::Version => "the gateway speaks version 1",
-            Close::TooManyRequests => "too many unanswered requests",
-            Close::Silent => "nothing was received for 60 s",
-            Close::FrameTooBig => "a frame is too large",
-            Close::Full => "too many connections",
-        }
+        self.told().1
     }
 }
 

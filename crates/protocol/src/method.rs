@@ -99,14 +99,14 @@ macro_rules! methods {
             pub struct $method;
 
             impl Method for $method {
-            const NAME: &'static str = $name;
-            type Params = $params;
-            type Payload = $payload;
+                const NAME: &'static str = $name;
+                type Params = $params;
+                type Payload = $payload;
 
-            $(fn is_repeatable(params: &$params) -> bool {
+                $(fn is_repeatable(params: &$params) -> bool {
                     let repeatable: fn(&$params) -> bool = $repeatable;
                     repeatable(params)
-            })?
+                })?
             }
         )+
 
@@ -126,17 +126,17 @@ macro_rules! methods {
             ///
             /// There is no such method, or a key is missing or has the wrong type.
             pub fn parse(method: &str, params: Map<String, Value>) -> Result<Call, CallError> {
-            match method {
+                match method {
                     $($name => params_of::<$method>(params).map(Call::$method),)+
                     _ => Err(CallError::Unknown(method.chars().take(100).collect())),
-            }
+                }
             }
 
             /// The method's name.
             pub fn name(&self) -> &'static str {
-            match self {
+                match self {
                     $(Call::$method(_) => $name,)+
-            }
+                }
             }
         }
 
@@ -145,11 +145,9 @@ macro_rules! methods {
             params: &mut schemars::SchemaGenerator,
             payloads: &mut schemars::SchemaGenerator,
         ) -> Vec<(&'static str, schemars::Schema, schemars::Schema)> {
-            vec![$((
-            $name,
-            crate::schema::of::<$params>(params),
-            crate::schema::of::<$payload>(payloads),
-            )),+]
+            vec![
+                $(($name, crate::schema::of::<$params>(params), crate::schema::of::<$payload>(payloads))),+
+            ]
         }
     };
 }

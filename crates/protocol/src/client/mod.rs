@@ -168,9 +168,9 @@ impl Client {
             }
         };
         self.inbox.answered::<M>(&payload);
-        let unreadable =
-            |e| Unreadable { event: None, id: Some(id), run_id: None, seq: None, why: format!("{e}") };
-        serde_json::from_str(payload.get()).map_err(|e| unreadable(e).into())
+        serde_json::from_str(payload.get()).map_err(|e: serde_json::Error| {
+            Unreadable { id: Some(id), why: e.to_string(), ..Unreadable::default() }.into()
+        })
     }
 
     /// The next frame. Cancel-safe: nothing is lost if the future is dropped.

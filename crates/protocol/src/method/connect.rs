@@ -10,11 +10,9 @@ payloads! {
         #[cfg_attr(test, schemars(length(min = 1, max = 64)))]
         pub client_type: String,
         /// Unless the HTTP request had it.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub token: Option<String>,
         /// With the same one after a reconnect, a client's messages are still `fromSelf`.
         #[cfg_attr(test, schemars(length(min = 1, max = 64)))]
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub client_id: Option<String>,
     }
 

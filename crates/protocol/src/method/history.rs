@@ -10,13 +10,10 @@ use crate::event::{LargeContent, Role};
 payloads! {
     #[derive(Default)]
     pub struct HistoryParams {
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub session_id: Option<String>,
         /// 20 by default.
         #[cfg_attr(test, schemars(range(min = 1, max = 200)))]
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub limit: Option<u64>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub before: Option<MessageRef>,
     }
 
@@ -28,17 +25,13 @@ payloads! {
 
     #[derive(Default)]
     pub struct StepsParams {
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub session_id: Option<String>,
         /// Only events with a larger `seq`.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub after: Option<u64>,
         /// Only events with a smaller `seq`.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub before: Option<u64>,
         /// 200 by default.
         #[cfg_attr(test, schemars(range(min = 1, max = 1000)))]
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub limit: Option<u64>,
     }
 
@@ -55,14 +48,16 @@ payloads! {
         /// Its source, as in the thread.
         #[serde(default)]
         pub source: String,
+        #[serialize_always]
         pub run_id: Option<String>,
         /// The `seq` of the message that it answers.
+        #[serialize_always]
         pub reply_to: Option<i64>,
         /// The keys that programs have added.
         #[serde(default, deserialize_with = "any::object")]
+        #[serialize_always]
         pub metadata: Option<Map<String, Value>>,
         /// Set if the content is too large to be shown.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub large: Option<LargeContent>,
     }
 }

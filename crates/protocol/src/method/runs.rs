@@ -9,32 +9,29 @@ payloads! {
     #[cfg_attr(test, schemars(extend("dependentRequired" = {"idempotencyKey": ["sessionId"]})))]
     pub struct AgentParams {
         /// By default the session that the client is in, or a new one.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub session_id: Option<String>,
         pub message: Content,
         /// A word that is not known counts as `next`.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub priority: Option<Priority>,
         /// Stored with the message.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub metadata: Option<Map<String, Value>>,
         /// Needs a `sessionId`. A message that is sent again with the same key is stored once.
         #[cfg_attr(test, schemars(length(min = 1, max = 512)))]
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub idempotency_key: Option<String>,
     }
 
     pub struct Accepted {
         /// Null for a command.
+        #[serialize_always]
         pub run_id: Option<String>,
         /// Null for a command of a client that is in no session.
+        #[serialize_always]
         pub session_id: Option<String>,
         pub status: Acceptance,
     }
 
     pub struct CancelParams {
         pub run_id: String,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub session_id: Option<String>,
     }
 

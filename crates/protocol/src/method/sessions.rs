@@ -9,10 +9,8 @@ payloads! {
     pub struct ListParams {
         /// 10 by default.
         #[cfg_attr(test, schemars(range(min = 1, max = 100)))]
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub limit: Option<u64>,
         /// 0 by default.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub offset: Option<u64>,
     }
 
@@ -30,30 +28,26 @@ payloads! {
         #[cfg_attr(test, schemars(regex(pattern = crate::schema::UUID)))]
         pub id: String,
         pub title: String,
+        #[serialize_always]
         pub last_message: Option<String>,
         pub last_activity: String,
         pub message_count: u64,
         /// What its newest run needs or does; nothing if it was answered or cancelled.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub state: Option<SessionState>,
         /// When that run began, or was asked for if it waits. Absent if it has failed.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub since: Option<String>,
         /// If it is a copy, of what.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub forked_from: Option<ForkedFrom>,
         /// The text that a search has found.
-        #[serde(default, rename = "match", skip_serializing_if = "Option::is_none")]
+        #[serde(rename = "match")]
         pub matched: Option<String>,
         /// The event that has it, unless it is the title.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub match_seq: Option<u64>,
     }
 
     #[derive(Default)]
     pub struct NewParams {
         #[cfg_attr(test, schemars(length(min = 1)))]
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub title: Option<String>,
     }
 
@@ -66,7 +60,6 @@ payloads! {
     pub struct SwitchParams {
         pub session_id: String,
         /// Every event with a larger `seq` is sent before the response.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub after: Option<u64>,
     }
 
@@ -79,20 +72,18 @@ payloads! {
         #[cfg_attr(test, schemars(range(min = 0)))]
         pub last_seq: i64,
         /// The `runId` of the run under way.
+        #[serialize_always]
         pub active_run: Option<String>,
         /// If it is a copy, of what.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub forked_from: Option<ForkedFrom>,
     }
 
     pub struct ForkParams {
         pub session_id: String,
         /// The id of the first message that is left out.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub before: Option<String>,
         /// By default that of the other, unless nothing was copied.
         #[cfg_attr(test, schemars(length(min = 1)))]
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub title: Option<String>,
     }
 
@@ -103,6 +94,7 @@ payloads! {
         /// The title that it had then.
         pub title: String,
         /// The `seq` there of the first message that was not copied; null if all were.
+        #[serialize_always]
         pub before: Option<i64>,
         /// Events here with a smaller `seq` are copies.
         #[cfg_attr(test, schemars(range(min = 1)))]
@@ -142,17 +134,15 @@ words! {
     }
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SearchParams {
     /// What a title or a message contains, ignoring case.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub query: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub date_filter: Option<DateFilter>,
     /// 10 by default.
     #[cfg_attr(test, schemars(range(min = 1, max = 100)))]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
 }
 

@@ -3,13 +3,13 @@
 payloads! {
     #[derive(Default)]
     pub struct StatusParams {
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         pub session_id: Option<String>,
     }
 
     pub struct StatusPayload {
         pub gateway: GatewayStatus,
         /// The session named, or the one that the client is in.
+        #[serialize_always]
         pub session: Option<SessionStatus>,
     }
 
@@ -29,6 +29,7 @@ payloads! {
         /// How many runs wait for another one to end.
         pub queued_requests: u64,
         /// The `runId` of the run under way.
+        #[serialize_always]
         pub active_run: Option<String>,
         /// How many connections are in the session.
         pub clients: u64,
