@@ -10,7 +10,7 @@ use crate::with_metadata;
 
 words! {
     /// When a message is processed.
-    #[derive(PartialOrd, Ord, Hash, Default, Serialize)]
+    #[derive(PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Priority {
         /// At once: it interrupts the current run.

@@ -22,7 +22,7 @@ pub fn end_key(event_id: i64) -> IdempotencyKey<'static> {
 }
 
 /// A run. Its methods make the events that the agent's side writes in answer to one message.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Run {
     pub run_id: String,
     /// The id of the message that it answers; of a run that the agent began itself, of the event that began it.

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{Entry, PermissionAnswer, Priority, Record, Run};
 
 /// A run that has no ending yet: of a message, or one that the agent began itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OpenRun {
     /// With the number of the last attempt; 0 before the first.
     pub run: Run,
@@ -50,20 +50,7 @@ pub struct OpenPermission {
 impl OpenRun {
     /// A run that has not begun.
     fn new(run: Run, source: &str, created_at: &str) -> OpenRun {
-        OpenRun {
-            run,
-            source: source.to_owned(),
-            priority: Priority::default(),
-            resume: false,
-            created_at: created_at.to_owned(),
-            since: None,
-            attempts: 0,
-            last_begun: 0,
-            in_attempt: false,
-            open_calls: BTreeMap::new(),
-            open_permissions: Vec::new(),
-            cancel: None,
-        }
+        OpenRun { run, source: source.to_owned(), created_at: created_at.to_owned(), ..OpenRun::default() }
     }
 
     /// The id of the message that it answers, or of the event with which the agent began it itself.

@@ -65,8 +65,6 @@ pub enum Change<'r> {
         parent: String,
         did: Vec<SubChange>,
     },
-    /// The run is over. The record says how: see [`Entry::ending`].
-    Ended,
 }
 
 /// What a sub-agent does.
@@ -137,7 +135,7 @@ impl Streamed {
 }
 
 /// What has happened in a run.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct RunView {
     subject: i64,
     run_id: Option<String>,
@@ -159,19 +157,7 @@ pub struct RunView {
 impl RunView {
     /// The run of a message, or the one that the agent has begun itself with that event.
     pub fn of(subject: i64) -> RunView {
-        RunView {
-            subject,
-            run_id: None,
-            has_started: false,
-            input: ClientInput::default(),
-            state: empty_state(),
-            state_changed: false,
-            streamed: Streamed::default(),
-            calls: HashMap::new(),
-            call_ids: Vec::new(),
-            subs: BTreeMap::new(),
-            asked: BTreeMap::new(),
-        }
+        RunView { subject, state: empty_state(), ..RunView::default() }
     }
 
     /// Whether the run has started. Before that, records with its id belong to another run of that id.
@@ -232,13 +218,9 @@ impl RunView {
         }
     }
 
-    /// Takes in the next record. `ends` says whether it is the end of this run: only the thread tells.
-    pub fn apply<'r>(&mut self, record: &'r Record, ends: bool) -> Option<Change<'r>> {
+    /// Takes in the next record, unless that is the message.
+    pub fn apply<'r>(&mut self, record: &'r Record) -> Option<Change<'r>> {
         let id = record.id();
-        self.begin(record);
-        if ends {
-            return Some(Change::Ended);
-        }
         match &record.entry {
             Entry::RunStarted { attempt, reply_to } => {
                 if reply_to.unwrap_or(id) != self.subject {

@@ -10,8 +10,8 @@ fn fold(events: &[NewEvent<'_>]) -> (RunView, Vec<String>) {
     let mut changes = Vec::new();
     for (id, event) in (1..).zip(events) {
         let record = Record::of(event.row(id, "2026-03-18T10:30:00.123Z").to_event());
-        let ends = record.entry.ends() == Some(1);
-        changes.push(view.apply(&record, ends).map_or("-".to_owned(), |change| told(&change)));
+        view.begin(&record);
+        changes.push(view.apply(&record).map_or("-".to_owned(), |change| told(&change)));
     }
     (view, changes)
 }
@@ -203,7 +203,7 @@ fn a_run_that_the_agent_began_itself_is_known_by_that_event() {
     let own = Run { run_id: "o".into(), reply_to: 1, attempt: 1, is_own: true };
     let answer = Answer { content: "x".into(), ..Answer::default() };
     let (view, changes) = fold(&[own.started(), own.token("m", "x"), own.answer(&answer)]);
-    assert_eq!(changes, ["-", "text x", "Ended"]);
+    assert_eq!(changes, ["-", "text x", "-"]);
     assert!(view.has_streamed("x"));
 }
 

@@ -197,7 +197,7 @@ impl Translator {
             let stops = !open.is_empty() && self.stops(id, true);
             return stops.then_some(Outcome::Interrupt(open));
         }
-        let change = self.view.apply(record, false);
+        let change = self.view.apply(record);
         if let Some(bytes) = stored.large.filter(|_| change.is_none() && self.view.has(record)) {
             let (event, url) = (&record.event, (self.content_url)(id));
             let value = json!({ "type": event.kind, "subtype": event.subtype, "bytes": bytes, "url": url });
@@ -262,7 +262,6 @@ impl Translator {
                 to.custom("permission", value);
             }
             Change::SubAgent { told, parent, did } => to.sub_agent(id, told, &parent, did),
-            Change::Ended => {}
         }
         None
     }
