@@ -21,7 +21,7 @@ use clap::Parser;
 use crate::error::{Failure, Result};
 use crate::options::Options;
 use crate::screen::Screen;
-use crate::session::{Session, Start};
+use crate::session::Session;
 use crate::turn::Outcome;
 
 /// The exit code after Ctrl-C, as in shells.
@@ -79,7 +79,7 @@ async fn run(options: Options, screen: &mut Screen) -> Result<Outcome> {
         return Err(Failure::usage("the message is empty", "say something: thread chat 'hello'"));
     }
     let config = config::load(&options)?;
-    let mut session = Session::open(config, Start::from(&options)).await?;
+    let mut session = Session::open(config, &options).await?;
     if options.sessions {
         screen.sessions(&session.list().await?);
         return Ok(Outcome::Final);

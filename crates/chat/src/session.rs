@@ -14,26 +14,6 @@ use crate::options::Options;
 /// How long to try to reconnect.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Which session to start with.
-pub enum Start {
-    /// None: the sessions are only listed.
-    None,
-    New,
-    This(Uuid),
-    Last,
-}
-
-impl From<&Options> for Start {
-    fn from(options: &Options) -> Start {
-        match options.session {
-            _ if options.sessions => Start::None,
-            Some(id) => Start::This(id),
-            None if options.new => Start::New,
-            None => Start::Last,
-        }
-    }
-}
-
 pub struct Session {
     pub config: Config,
     client: Client,
@@ -42,7 +22,8 @@ pub struct Session {
 }
 
 impl Session {
-    pub async fn open(config: Config, start: Start) -> Result<Session> {
+    /// Connects, and enters the session that the options ask for: none if the sessions are only listed.
+    pub async fn open(config: Config, options: &Options) -> Result<Session> {
         let settings = Settings {
             address: config.address.clone(),
             token: config.token.clone(),
@@ -53,11 +34,11 @@ impl Session {
         };
         let client = Client::connect(settings).await.map_err(|e| explain(&config, &e))?;
         let mut session = Session { config, client, remembered: String::new() };
-        match start {
-            Start::None => {}
-            Start::New => session.create().await?,
-            Start::This(id) => drop(session.call::<SessionsSwitch>(&switch(id)).await?),
-            Start::Last => match session.config.last_session() {
+        match options.session {
+            _ if options.sessions => {}
+            Some(id) => drop(session.call::<SessionsSwitch>(&switch(id)).await?),
+            None if options.new => session.create().await?,
+            None => match session.config.last_session() {
                 // It may have been deleted in the meantime.
                 Some(id) => match session.client.call::<SessionsSwitch>(&switch(id)).await {
                     Err(Error::Refused(why)) if why.code == code::UNKNOWN_SESSION => session.create().await?,
