@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rmcp::model::Resource;
 use thread_sessions::catalogue;
 
 use crate::problem::{Problem, Result};
@@ -18,30 +19,28 @@ const SESSIONS: usize = 20;
 pub const MIME: &str = "application/x-ndjson";
 pub const TEMPLATE: &str = "thread://{session}/events";
 
-/// A thread that can be read.
-pub struct Resource {
-    pub uri: String,
-    pub title: String,
-}
-
 /// The server's own thread, and the sessions that were active last.
 pub async fn list(scope: &Arc<Scope>) -> Result<Vec<Resource>> {
     scope
         .blocking(Turn::List, |scope| {
             let own = scope.thread.iter().map(|path| {
                 let title = path.file_name().map(|name| name.to_string_lossy().into_owned());
-                Resource { uri: uri(&path.display()), title: title.unwrap_or_default() }
+                resource(&path.display(), title.unwrap_or_default())
             });
             let mut resources: Vec<Resource> = own.collect();
             if let Some(root) = &scope.root {
                 for listed in catalogue::entries(root)?.iter().take(SESSIONS) {
                     let summary = scope.catalogue.summary(root, listed).unwrap_or_default();
-                    resources.push(Resource { uri: uri(&listed.id), title: summary.title() });
+                    resources.push(resource(&listed.id, summary.title()));
                 }
             }
             Ok(resources)
         })
         .await
+}
+
+fn resource(path: &dyn std::fmt::Display, title: String) -> Resource {
+    Resource::new(uri(path), title).with_mime_type(MIME)
 }
 
 fn uri(path: &dyn std::fmt::Display) -> String {

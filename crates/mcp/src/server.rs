@@ -32,8 +32,15 @@ impl Server {
     fn failed(&self, problem: &Problem) -> CallToolResult {
         problem.log();
         let mut result = CallToolResult::error(vec![ContentBlock::text(problem.text(self.scope.is_local))]);
-        result.meta = Some(code_of(problem));
+        // In addition to the text for an LLM.
+        result.meta.get_or_insert_default().insert("code".to_owned(), problem.code().into());
         result
+    }
+
+    fn refused(&self, problem: &Problem) -> ErrorData {
+        problem.log();
+        let code = serde_json::json!({ "code": problem.code() });
+        ErrorData::resource_not_found(problem.text(self.scope.is_local), Some(code))
     }
 }
 
@@ -72,10 +79,7 @@ impl ServerHandler for Server {
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
         let listed = resources::list(&self.scope).await.map_err(|problem| self.refused(&problem))?;
-        let resources = listed
-            .into_iter()
-            .map(|resource| Resource::new(resource.uri, resource.title).with_mime_type(resources::MIME));
-        Ok(ListResourcesResult::with_all_items(resources.collect()))
+        Ok(ListResourcesResult::with_all_items(listed))
     }
 
     async fn list_resource_templates(
@@ -101,19 +105,4 @@ impl ServerHandler for Server {
         let contents = ResourceContents::text(text, request.uri).with_mime_type(resources::MIME);
         Ok(ReadResourceResult::new(vec![contents]).into())
     }
-}
-
-impl Server {
-    fn refused(&self, problem: &Problem) -> ErrorData {
-        problem.log();
-        let code = serde_json::json!({ "code": problem.code() });
-        ErrorData::resource_not_found(problem.text(self.scope.is_local), Some(code))
-    }
-}
-
-/// The error's code, in addition to the text for an LLM.
-fn code_of(problem: &Problem) -> MetaObject {
-    let mut meta = MetaObject::new();
-    meta.insert("code".to_owned(), problem.code().into());
-    meta
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
+use serde_with::skip_serializing_none;
 use thread::queue::{Remaining, Selection};
 use thread::{After, Event, Queue};
 
@@ -19,6 +20,7 @@ pub const CUT: usize = 2000;
 pub const PIECE: usize = 20_000;
 
 /// A stored event.
+#[skip_serializing_none]
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Shown {
     pub id: i64,
@@ -26,13 +28,10 @@ pub struct Shown {
     pub source: String,
     #[serde(rename = "type")]
     pub kind: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub subtype: Option<String>,
     pub content: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Map<String, Value>>,
     /// The content was cut: `peek` with `id` and this `offset` gives what follows.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub next_offset: Option<u64>,
     #[serde(skip)]
     size: usize,

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::problem::{Problem, Result};
 use crate::schema;
-use crate::scope::Scope;
+use crate::scope::{Scope, Turn};
 
 /// What a tool needs to be there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,133 +40,90 @@ pub struct Tool {
     pub output: fn() -> Map<String, Value>,
 }
 
-const TOOLS: &[Tool] = &[
-    Tool {
-        name: "push",
-        about: "Store a message in a thread; its agent answers it. priority: now interrupts, later waits until \
-                nothing else is pending. Returns the event's id, and the run that will answer: see \
-                process_status, wait.",
-        needs: Needs::Nothing,
-        is_read_only: false,
-        input: schema::of::<queue::PushArgs>,
-        output: schema::of::<queue::Pushed>,
-    },
-    Tool {
-        name: "peek",
-        about: "Read a thread's events, without acknowledging them: the last ones, those after an id, or one by \
-                its id. Long contents are cut: next_offset, given as offset with id, gets the rest.",
-        needs: Needs::Nothing,
-        is_read_only: true,
-        input: schema::of::<queue::PeekArgs>,
-        output: schema::of::<queue::Peeked>,
-    },
-    Tool {
-        name: "wait",
-        about: "Wait until a thread has new events, at most 50 seconds. Returns them, or timed_out; call it again \
-                with after = cursor. Use it instead of polling with peek.",
-        needs: Needs::Nothing,
-        is_read_only: true,
-        input: schema::of::<queue::WaitArgs>,
-        output: schema::of::<queue::Waited>,
-    },
-    Tool {
-        name: "ack",
-        about: "Acknowledge all events up to an id for a consumer without a handler, after they were dealt with. \
-                Returns its cursor, which never moves back.",
-        needs: Needs::Nothing,
-        is_read_only: false,
-        input: schema::of::<queue::AckArgs>,
-        output: schema::of::<queue::Acked>,
-    },
-    Tool {
-        name: "info",
-        about: "The state of a thread: its newest event id, and for each consumer its cursor, whether events are \
-                pending, and dead letters.",
-        needs: Needs::Nothing,
-        is_read_only: true,
-        input: schema::of::<queue::InfoArgs>,
-        output: schema::of::<queue::Info>,
-    },
-    Tool {
-        name: "subscribe",
-        about: "Register a shell command that is started for each new event of a thread that matches a filter. \
-                Returns where it begins.",
-        needs: Needs::Permission,
-        is_read_only: false,
-        input: schema::of::<queue::SubscribeArgs>,
-        output: schema::of::<queue::Subscribed>,
-    },
-    Tool {
-        name: "sessions_search",
-        about: "Find conversations by a text, the day of their last activity, or both, such as what was said \
-                about backups yesterday. Returns ids, titles and the matching text; read on with sessions_get.",
-        needs: Needs::Root,
-        is_read_only: true,
-        input: schema::of::<sessions::SearchArgs>,
-        output: schema::of::<sessions::Sessions>,
-    },
-    Tool {
-        name: "sessions_list",
-        about: "List conversations, the latest active first, with id, title, last message and state.",
-        needs: Needs::Root,
-        is_read_only: true,
-        input: schema::of::<sessions::ListArgs>,
-        output: schema::of::<sessions::Sessions>,
-    },
-    Tool {
-        name: "sessions_get",
-        about: "Read the last messages of a conversation, oldest first; before = the first id gets older ones.",
-        needs: Needs::Root,
-        is_read_only: true,
-        input: schema::of::<sessions::GetArgs>,
-        output: schema::of::<sessions::Conversation>,
-    },
-    Tool {
-        name: "process_list",
-        about: "What runs or waits now, in all sessions or in one: agents' runs and sub-agents, for how long, and \
-                on what. Returns the ids that the other process tools take.",
-        needs: Needs::Processes,
-        is_read_only: true,
-        input: schema::of::<processes::ListArgs>,
-        output: schema::of::<processes::Processes>,
-    },
-    Tool {
-        name: "process_status",
-        about: "The state of one run or sub-agent, also after its end: then with its answer, or why there is none.",
-        needs: Needs::Processes,
-        is_read_only: true,
-        input: schema::of::<processes::StatusArgs>,
-        output: schema::of::<processes::Status>,
-    },
-    Tool {
-        name: "process_cancel",
-        about: "End a run or sub-agent, running or waiting. Returns once that is requested; process_status reports \
-                when it has ended.",
-        needs: Needs::Processes,
-        is_read_only: false,
-        input: schema::of::<processes::CancelArgs>,
-        output: schema::of::<processes::Cancelled>,
-    },
-    Tool {
-        name: "process_wait_time",
-        about: "Estimate how long a message will wait until its run begins. Returns the milliseconds and what \
-                they are made of: the runs before it, and how long the last ones took.",
-        needs: Needs::Processes,
-        is_read_only: true,
-        input: schema::of::<wait_time::Args>,
-        output: schema::of::<wait_time::WaitTime>,
-    },
-    Tool {
-        name: "subagent_run",
-        about: "Give a task to a sub-agent, which knows only what the task says, and wait for its answer. After \
-                50 seconds it answers `running`: it works on while this run lasts, and process_status has the \
-                answer later. One in the background outlives the run.",
-        needs: Needs::Depth,
-        is_read_only: false,
-        input: schema::of::<sub_agents::RunArgs>,
-        output: schema::of::<processes::Status>,
-    },
-];
+/// Defines the table [`TOOLS`] and the function that calls them. A row has a tool's name, what it needs, the turn that it
+/// takes on its thread (`Own` if it takes none, or several), its function with what that takes and returns, whether it
+/// only reads, and its description.
+macro_rules! tools {
+    ($($name:literal, $needs:ident, $turn:ident $tool:path: $args:ty => $result:ty, $is_read_only:literal: $about:literal;)+) => {
+        const TOOLS: &[Tool] = &[$(Tool {
+            name: $name,
+            about: $about,
+            needs: Needs::$needs,
+            is_read_only: $is_read_only,
+            input: schema::of::<$args>,
+            output: schema::of::<$result>,
+        }),+];
+
+        async fn called(
+            scope: &Arc<Scope>,
+            tool: &Tool,
+            arguments: Map<String, Value>,
+            cancelled: &CancellationToken,
+        ) -> Result<Map<String, Value>> {
+            match tool.name {
+                $($name => {
+                    let args: $args = parsed(arguments)?;
+                    result(run!($turn $tool, scope, args, cancelled).await?)
+                })+
+                name => Err(Problem::new(format!("the tool '{name}' does nothing"), "use another")),
+            }
+        }
+    };
+}
+
+macro_rules! run {
+    (Own $tool:path, $scope:ident, $args:ident, $cancelled:ident) => {
+        $tool($scope, $args, $cancelled)
+    };
+    ($turn:ident $tool:path, $scope:ident, $args:ident, $cancelled:ident) => {{
+        let path = $scope.path_of($args.session.as_deref())?;
+        $scope.blocking(Turn::$turn(path.clone()), move |scope| $tool(scope, &path, $args))
+    }};
+}
+
+tools! {
+    "push", Nothing, Write queue::push: queue::PushArgs => queue::Pushed, false:
+        "Store a message in a thread; its agent answers it. priority: now interrupts, later waits until \
+         nothing else is pending. Returns the event's id, and the run that will answer: see \
+         process_status, wait.";
+    "peek", Nothing, Read queue::peek: queue::PeekArgs => queue::Peeked, true:
+        "Read a thread's events, without acknowledging them: the last ones, those after an id, or one by \
+         its id. Long contents are cut: next_offset, given as offset with id, gets the rest.";
+    "wait", Nothing, Own queue::wait: queue::WaitArgs => queue::Waited, true:
+        "Wait until a thread has new events, at most 50 seconds. Returns them, or timed_out; call it again \
+         with after = cursor. Use it instead of polling with peek.";
+    "ack", Nothing, Write queue::ack: queue::AckArgs => queue::Acked, false:
+        "Acknowledge all events up to an id for a consumer without a handler, after they were dealt with. \
+         Returns its cursor, which never moves back.";
+    "info", Nothing, Read queue::info: queue::InfoArgs => queue::Info, true:
+        "The state of a thread: its newest event id, and for each consumer its cursor, whether events are \
+         pending, and dead letters.";
+    "subscribe", Permission, Write queue::subscribe: queue::SubscribeArgs => queue::Subscribed, false:
+        "Register a shell command that is started for each new event of a thread that matches a filter. \
+         Returns where it begins.";
+    "sessions_search", Root, Own sessions::search: sessions::SearchArgs => sessions::Sessions, true:
+        "Find conversations by a text, the day of their last activity, or both, such as what was said \
+         about backups yesterday. Returns ids, titles and the matching text; read on with sessions_get.";
+    "sessions_list", Root, Own sessions::list: sessions::ListArgs => sessions::Sessions, true:
+        "List conversations, the latest active first, with id, title, last message and state.";
+    "sessions_get", Root, Read sessions::get: sessions::GetArgs => sessions::Conversation, true:
+        "Read the last messages of a conversation, oldest first; before = the first id gets older ones.";
+    "process_list", Processes, Own processes::list: processes::ListArgs => processes::Processes, true:
+        "What runs or waits now, in all sessions or in one: agents' runs and sub-agents, for how long, and \
+         on what. Returns the ids that the other process tools take.";
+    "process_status", Processes, Read processes::status: processes::StatusArgs => processes::Status, true:
+        "The state of one run or sub-agent, also after its end: then with its answer, or why there is none.";
+    "process_cancel", Processes, Write processes::cancel: processes::CancelArgs => processes::Cancelled, false:
+        "End a run or sub-agent, running or waiting. Returns once that is requested; process_status reports \
+         when it has ended.";
+    "process_wait_time", Processes, Read wait_time::wait_time: wait_time::Args => wait_time::WaitTime, true:
+        "Estimate how long a message will wait until its run begins. Returns the milliseconds and what \
+         they are made of: the runs before it, and how long the last ones took.";
+    "subagent_run", Depth, Own sub_agents::run: sub_agents::RunArgs => processes::Status, false:
+        "Give a task to a sub-agent, which knows only what the task says, and wait for its answer. After \
+         50 seconds it answers `running`: it works on while this run lasts, and process_status has the \
+         answer later. One in the background outlives the run.";
+}
 
 /// The tools of a server.
 pub fn tools(scope: &Scope) -> impl Iterator<Item = &'static Tool> {
@@ -222,41 +179,15 @@ pub async fn call(
     }
 }
 
-async fn called(
-    scope: &Arc<Scope>,
-    tool: &Tool,
-    arguments: Map<String, Value>,
-    cancelled: &CancellationToken,
-) -> Result<Map<String, Value>> {
-    let given = Value::Object(arguments);
-    match tool.name {
-        "push" => result(queue::push(scope, args(given)?).await),
-        "peek" => result(queue::peek(scope, args(given)?).await),
-        "wait" => result(queue::wait(scope, args(given)?, cancelled).await),
-        "ack" => result(queue::ack(scope, args(given)?).await),
-        "info" => result(queue::info(scope, args(given)?).await),
-        "subscribe" => result(queue::subscribe(scope, args(given)?).await),
-        "sessions_search" => result(sessions::search(scope, args(given)?).await),
-        "sessions_list" => result(sessions::list(scope, args(given)?).await),
-        "sessions_get" => result(sessions::get(scope, args(given)?).await),
-        "process_list" => result(processes::list(scope, args(given)?).await),
-        "process_status" => result(processes::status(scope, args(given)?).await),
-        "process_cancel" => result(processes::cancel(scope, args(given)?).await),
-        "process_wait_time" => result(wait_time::wait_time(scope, args(given)?).await),
-        "subagent_run" => result(sub_agents::run(scope, args(given)?, cancelled).await),
-        name => Err(Problem::new(format!("the tool '{name}' does nothing"), "use another")),
-    }
-}
-
-fn args<T: DeserializeOwned>(given: Value) -> Result<T> {
-    serde_json::from_value(given).map_err(|e| {
+fn parsed<T: DeserializeOwned>(arguments: Map<String, Value>) -> Result<T> {
+    serde_json::from_value(arguments.into()).map_err(|e| {
         let what: String = e.to_string().chars().take(200).collect();
         Problem::new(format!("bad arguments: {what}"), "see the tool's inputSchema")
     })
 }
 
-fn result(done: Result<impl Serialize>) -> Result<Map<String, Value>> {
-    match serde_json::to_value(done?) {
+fn result(result: impl Serialize) -> Result<Map<String, Value>> {
+    match serde_json::to_value(result) {
         Ok(Value::Object(object)) => Ok(object),
         _ => Err(Problem::new("the result is no object", "report this as a mistake of thread")),
     }

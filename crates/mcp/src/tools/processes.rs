@@ -1,11 +1,12 @@
 //! Tools for what runs: the runs of agents, and their sub-agents.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use thread::model::filter::Scope as FilterScope;
 use thread::model::time;
 use thread::{Filter, Queue};
@@ -17,6 +18,7 @@ use thread_sessions::cancel::cancel as cancel_run;
 use thread_sessions::excerpt::beginning;
 use thread_sessions::runs::open_runs;
 use thread_sessions::{RequestError, catalogue};
+use tokio_util::sync::CancellationToken;
 
 use crate::problem::{Problem, Result};
 use crate::scope::{Scope, Turn, open};
@@ -47,9 +49,9 @@ pub struct Processes {
     truncated: bool,
 }
 
-#[derive(Serialize, JsonSchema)]
+#[skip_serializing_none]
+#[derive(Default, Serialize, JsonSchema)]
 pub struct Process {
-    #[serde(skip_serializing_if = "Option::is_none")]
     session: Option<String>,
     /// Its id, for the other tools.
     process: String,
@@ -64,11 +66,10 @@ pub struct Process {
     /// Tools that it waits for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     tools: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     runs_ahead: Option<usize>,
 }
 
-pub async fn list(scope: &Arc<Scope>, args: ListArgs) -> Result<Processes> {
+pub async fn list(scope: &Arc<Scope>, args: ListArgs, _: &CancellationToken) -> Result<Processes> {
     let one = match &scope.root {
         Some(_) => args.session.as_deref().map(|session| scope.path_of(Some(session))).transpose()?,
         None => Some(scope.path_of(args.session.as_deref())?),
@@ -135,8 +136,7 @@ fn in_session(scope: &Scope, path: &Path, processes: &mut Vec<Process>) -> Resul
             state: "running",
             elapsed_ms: task.as_ref().map_or(0, |task| elapsed(&task.created_at)),
             about: task.map(|task| beginning(&task.content, ABOUT)).unwrap_or_default(),
-            tools: Vec::new(),
-            runs_ahead: None,
+            ..Process::default()
         });
     }
     Ok(())
@@ -163,36 +163,31 @@ pub fn elapsed(since: &str) -> u64 {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StatusArgs {
-    session: Option<String>,
+    pub session: Option<String>,
     /// Id of a run or sub-agent
     process: String,
     /// Of `text`: from this byte on
     offset: Option<usize>,
 }
 
-#[derive(Serialize, JsonSchema)]
+#[skip_serializing_none]
+#[derive(Default, Serialize, JsonSchema)]
 pub struct Status {
     process: String,
     /// `running`, `asks`, `waiting`, `answered`, `failed` or `cancelled`.
     state: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
     elapsed_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     runs_ahead: Option<usize>,
     /// How often it was begun.
-    #[serde(skip_serializing_if = "Option::is_none")]
     attempts: Option<u64>,
     /// Tools that it waits for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     tools: Vec<String>,
     /// The answer, or why there is none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<String>,
     /// The answer so far, if it ended without one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     partial: Option<String>,
     /// The text was cut: this tool gives what follows, with this `offset`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     next_offset: Option<usize>,
 }
 
@@ -203,44 +198,32 @@ impl Status {
         Status {
             process,
             state,
-            elapsed_ms: None,
-            runs_ahead: None,
-            attempts: None,
-            tools: Vec::new(),
             text: Some(text[begin..end].to_owned()),
-            partial: None,
             next_offset: (end < text.len()).then_some(end),
+            ..Status::default()
         }
     }
 }
 
-pub async fn status(scope: &Arc<Scope>, args: StatusArgs) -> Result<Status> {
-    let path = scope.path_of(args.session.as_deref())?;
-    scope
-        .blocking(Turn::Read(path.clone()), move |_| {
-            let mut queue = open(&path)?;
-            let (process, offset) = (args.process, args.offset.unwrap_or(0));
-            let (_, runs, _) = open_runs(&mut queue)?;
-            let open = runs.with_run_id(&process).next();
-            if let Some(run) = open {
-                return Ok(Status {
-                    state: state_of(&runs, run),
-                    elapsed_ms: Some(elapsed(run.since.as_deref().unwrap_or(&run.created_at))),
-                    runs_ahead: runs.position(run.id()),
-                    attempts: Some(run.run.attempt),
-                    tools: tools_of(run),
-                    text: None,
-                    partial: None,
-                    next_offset: None,
-                    process: process.clone(),
-                });
-            }
-            if let Some((sub, mut queue)) = sub_agent(&path, &process)? {
-                return of_sub_agent(&sub, &mut queue, offset);
-            }
-            ended(&mut queue, process, offset)
-        })
-        .await
+pub fn status(_: &Scope, path: &Path, args: StatusArgs) -> Result<Status> {
+    let mut queue = open(path)?;
+    let (process, offset) = (args.process, args.offset.unwrap_or(0));
+    let (_, runs, _) = open_runs(&mut queue)?;
+    if let Some(run) = runs.with_run_id(&process).next() {
+        return Ok(Status {
+            state: state_of(&runs, run),
+            elapsed_ms: Some(elapsed(run.since.as_deref().unwrap_or(&run.created_at))),
+            runs_ahead: runs.position(run.id()),
+            attempts: Some(run.run.attempt),
+            tools: tools_of(run),
+            process: process.clone(),
+            ..Status::default()
+        });
+    }
+    if let Some((sub, mut queue)) = sub_agent(path, &process)? {
+        return of_sub_agent(&sub, &mut queue, offset);
+    }
+    ended(&mut queue, process, offset)
 }
 
 /// The state of a sub-agent.
@@ -251,12 +234,8 @@ pub fn of_sub_agent(sub: &Sub, queue: &mut Queue, offset: usize) -> Result<Statu
         Some(Err(why)) if why.starts_with("cancelled") => Status::ended(id, "cancelled", &why, offset),
         Some(Err(why)) => Status::ended(id, "failed", &why, offset),
         None => {
-            let since = queue.stored_at(1)?;
-            Status {
-                elapsed_ms: since.as_deref().map(elapsed),
-                text: None,
-                ..Status::ended(id, "running", "", 0)
-            }
+            let elapsed_ms = queue.stored_at(1)?.as_deref().map(elapsed);
+            Status { process: id, state: "running", elapsed_ms, ..Status::default() }
         }
     })
 }
@@ -290,8 +269,7 @@ fn message_of(queue: &mut Queue, run_id: &str) -> Result<Option<i64>> {
 
 /// The sub-agent of that id, and its thread. Only a name that is in the folder is one: it is part of no path.
 fn sub_agent(path: &Path, id: &str) -> Result<Option<(Sub, Queue)>> {
-    let found: Option<PathBuf> =
-        threads_in(path).into_iter().find(|dir| dir.file_name().is_some_and(|name| name == id));
+    let found = threads_in(path).into_iter().find(|dir| dir.file_name().is_some_and(|name| name == id));
     let Some(dir) = found else { return Ok(None) };
     let mut queue = open(&dir)?;
     let sub = Sub::of(&mut queue)?;
@@ -301,7 +279,7 @@ fn sub_agent(path: &Path, id: &str) -> Result<Option<(Sub, Queue)>> {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CancelArgs {
-    session: Option<String>,
+    pub session: Option<String>,
     /// Id of a run or sub-agent
     process: String,
 }
@@ -313,20 +291,15 @@ pub struct Cancelled {
     requested: bool,
 }
 
-pub async fn cancel(scope: &Arc<Scope>, args: CancelArgs) -> Result<Cancelled> {
-    let path = scope.path_of(args.session.as_deref())?;
-    scope
-        .blocking(Turn::Write(path.clone()), move |scope| {
-            if let Some((sub, mut queue)) = sub_agent(&path, &args.process)? {
-                let requested = sub.ending(&mut queue)?.is_none();
-                if requested {
-                    sub.cancel(&mut queue, &scope.launcher, "requested by a tool")?;
-                }
-                return Ok(Cancelled { process: sub.id, requested });
-            }
-            let mut queue = open(&path)?;
-            let run = cancel_run(&mut queue, &scope.launcher, &scope.source, Some(&args.process))?;
-            Ok(Cancelled { process: run.unwrap_or(args.process), requested: true })
-        })
-        .await
+pub fn cancel(scope: &Scope, path: &Path, args: CancelArgs) -> Result<Cancelled> {
+    if let Some((sub, mut queue)) = sub_agent(path, &args.process)? {
+        let requested = sub.ending(&mut queue)?.is_none();
+        if requested {
+            sub.cancel(&mut queue, &scope.launcher, "requested by a tool")?;
+        }
+        return Ok(Cancelled { process: sub.id, requested });
+    }
+    let mut queue = open(path)?;
+    let run = cancel_run(&mut queue, &scope.launcher, &scope.source, Some(&args.process))?;
+    Ok(Cancelled { process: run.unwrap_or(args.process), requested: true })
 }

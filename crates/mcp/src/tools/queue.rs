@@ -1,12 +1,13 @@
 //! Tools for the queue of one thread.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
+use serde_with::skip_serializing_none;
 use thread::model::filter::Scope as FilterScope;
 use thread::model::key::{IdempotencyKey, InvalidKey};
 use thread::model::run::Options;
@@ -37,38 +38,29 @@ const MAX_EVENTS: u64 = 100;
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PushArgs {
-    session: Option<String>,
+    pub session: Option<String>,
     content: String,
-    priority: Option<Urgency>,
+    #[schemars(with = "Option<String>", extend("enum" = ["now", "next", "later"]))]
+    priority: Option<Priority>,
     /// Id of the event it answers
     reply_to: Option<i64>,
     /// A second push with it does nothing
     idempotency_key: Option<String>,
 }
 
-#[derive(Clone, Copy, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Urgency {
-    Now,
-    Next,
-    Later,
-}
-
+#[skip_serializing_none]
 #[derive(Serialize, JsonSchema)]
 pub struct Pushed {
     id: i64,
     /// It was pushed before, under the same key.
     repeated: bool,
     /// The agent's run that will answer it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     run_id: Option<String>,
     /// How many runs are before that.
-    #[serde(skip_serializing_if = "Option::is_none")]
     runs_ahead: Option<usize>,
 }
 
-pub async fn push(scope: &Arc<Scope>, args: PushArgs) -> Result<Pushed> {
-    let path = scope.path_of(args.session.as_deref())?;
+pub fn push(scope: &Scope, path: &Path, args: PushArgs) -> Result<Pushed> {
     if args.content.len() > MAX_CONTENT {
         let what = format!("the content has {} bytes, more than {MAX_CONTENT}", args.content.len());
         return Err(Problem::new(what, "store it in a file, and push its path"));
@@ -81,15 +73,7 @@ pub async fn push(scope: &Arc<Scope>, args: PushArgs) -> Result<Pushed> {
                 return Err(Problem::new("the idempotency_key is empty or too long", "use 1 to 512 bytes"));
             }
         };
-    scope.blocking(Turn::Write(path.clone()), move |scope| store(scope, &mut open(&path)?, args, key)).await
-}
-
-fn store(
-    scope: &Scope,
-    queue: &mut Queue,
-    args: PushArgs,
-    key: Option<IdempotencyKey<'static>>,
-) -> Result<Pushed> {
+    let mut queue = open(path)?;
     if let Some(id) = args.reply_to
         && queue.stored_at(id)?.is_none()
     {
@@ -97,11 +81,7 @@ fn store(
     }
     let message = Message {
         content: args.content,
-        priority: match args.priority {
-            Some(Urgency::Now) => Priority::Now,
-            Some(Urgency::Later) => Priority::Later,
-            Some(Urgency::Next) | None => Priority::Next,
-        },
+        priority: args.priority.unwrap_or_default(),
         other: args
             .reply_to
             .map(|id| Map::from_iter([("reply_to".to_owned(), id.into())]))
@@ -111,17 +91,17 @@ fn store(
     let mut event = message.event(&scope.source).map_err(thread::Error::from)?;
     let mut before = None;
     if let Some(key) = key {
-        before = keys::stored_before(queue, &key)?.filter(|stored| event.is_same(stored));
+        before = keys::stored_before(&mut queue, &key)?.filter(|stored| event.is_same(stored));
         event = event.keyed(key);
     }
     let (id, repeated) = match before {
         Some(stored) => (stored.id, true),
         None => {
-            let pushed = thread::run::push(queue, &scope.launcher, &event)?;
+            let pushed = thread::run::push(&mut queue, &scope.launcher, &event)?;
             (pushed.id, pushed.repeated)
         }
     };
-    let (_, runs, _) = open_runs(queue)?;
+    let (_, runs, _) = open_runs(&mut queue)?;
     let run = runs.get(id);
     Ok(Pushed {
         id,
@@ -134,7 +114,7 @@ fn store(
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PeekArgs {
-    session: Option<String>,
+    pub session: Option<String>,
     /// Only events with larger ids
     after: Option<i64>,
     /// SQL condition, such as type = 'message'; searches from `after` or the first event on
@@ -155,28 +135,23 @@ pub struct Peeked {
     more: bool,
 }
 
-pub async fn peek(scope: &Arc<Scope>, args: PeekArgs) -> Result<Peeked> {
-    let path = scope.path_of(args.session.as_deref())?;
+pub fn peek(_: &Scope, path: &Path, args: PeekArgs) -> Result<Peeked> {
     let filter = filter_of(args.filter.as_deref())?;
     let limit = args.limit.unwrap_or(EVENTS).clamp(1, MAX_EVENTS);
-    scope
-        .blocking(Turn::Read(path.clone()), move |_| {
-            let mut queue = open(&path)?;
-            if let Some(id) = args.id {
-                return peek_one(&mut queue, id, args.offset.unwrap_or(0));
-            }
-            let (events, cursor) = if args.after.is_none() && filter.is_none() {
-                text::tail(&mut queue, limit)?
-            } else {
-                let after = args.after.unwrap_or(0).max(0);
-                let mut selection = Selection { after, limit: Some(limit), filter };
-                let (events, _) = text::read(&mut queue, &mut selection, Instant::now() + FILTER_FOR)?;
-                (events, selection.after)
-            };
-            let more = queue.newest()?.0 > cursor;
-            Ok(Peeked { events, cursor, more })
-        })
-        .await
+    let mut queue = open(path)?;
+    if let Some(id) = args.id {
+        return peek_one(&mut queue, id, args.offset.unwrap_or(0));
+    }
+    let (events, cursor) = if args.after.is_none() && filter.is_none() {
+        text::tail(&mut queue, limit)?
+    } else {
+        let after = args.after.unwrap_or(0).max(0);
+        let mut selection = Selection { after, limit: Some(limit), filter };
+        let (events, _) = text::read(&mut queue, &mut selection, Instant::now() + FILTER_FOR)?;
+        (events, selection.after)
+    };
+    let more = queue.newest()?.0 > cursor;
+    Ok(Peeked { events, cursor, more })
 }
 
 fn peek_one(queue: &mut Queue, id: i64, offset: u64) -> Result<Peeked> {
@@ -228,7 +203,8 @@ pub async fn wait(scope: &Arc<Scope>, args: WaitArgs, cancelled: &CancellationTo
     let end = began + patience;
     // The last look may take as long as any if nothing else was looked at, but no call longer than the cap.
     let last = end.max(began + FILTER_FOR).min(began + MAX_WAIT);
-    let start = newest(scope, path.clone()).await?;
+    let own = path.clone();
+    let start = scope.blocking(Turn::Read(path.clone()), move |_| Ok(open(&own)?.newest()?.0)).await?;
     let after = args.after.map_or(start, |after| after.clamp(0, start));
     let mut selection = Selection { after, limit: Some(EVENTS), filter };
     let reached = Arc::new(std::sync::atomic::AtomicI64::new(after));
@@ -252,14 +228,10 @@ pub async fn wait(scope: &Arc<Scope>, args: WaitArgs, cancelled: &CancellationTo
     Ok(Waited { timed_out: events.is_none(), events: events.unwrap_or_default(), cursor })
 }
 
-async fn newest(scope: &Arc<Scope>, path: PathBuf) -> Result<i64> {
-    scope.blocking(Turn::Read(path.clone()), move |_| Ok(open(&path)?.newest()?.0)).await
-}
-
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AckArgs {
-    session: Option<String>,
+    pub session: Option<String>,
     consumer: String,
     id: i64,
 }
@@ -270,25 +242,20 @@ pub struct Acked {
     cursor: i64,
 }
 
-pub async fn ack(scope: &Arc<Scope>, args: AckArgs) -> Result<Acked> {
-    let path = scope.path_of(args.session.as_deref())?;
-    scope
-        .blocking(Turn::Write(path.clone()), move |_| {
-            let mut queue = open(&path)?;
-            let consumer = ConsumerId::stored(args.consumer);
-            if queue.subscription(&consumer)?.has_handler() {
-                let what = format!("the consumer '{consumer}' has a handler, which acknowledges for itself");
-                return Err(Problem::new(what, "acknowledge only for one without; `info` shows them"));
-            }
-            Ok(Acked { cursor: queue.acknowledge(&consumer, args.id)?.position() })
-        })
-        .await
+pub fn ack(_: &Scope, path: &Path, args: AckArgs) -> Result<Acked> {
+    let mut queue = open(path)?;
+    let consumer = ConsumerId::stored(args.consumer);
+    if queue.subscription(&consumer)?.has_handler() {
+        let what = format!("the consumer '{consumer}' has a handler, which acknowledges for itself");
+        return Err(Problem::new(what, "acknowledge only for one without; `info` shows them"));
+    }
+    Ok(Acked { cursor: queue.acknowledge(&consumer, args.id)?.position() })
 }
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InfoArgs {
-    session: Option<String>,
+    pub session: Option<String>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -313,39 +280,34 @@ pub struct Consumer {
     dead_letters: i64,
 }
 
-pub async fn info(scope: &Arc<Scope>, args: InfoArgs) -> Result<Info> {
-    let path = scope.path_of(args.session.as_deref())?;
-    scope
-        .blocking(Turn::Read(path.clone()), move |scope| {
-            let mut queue = open(&path)?;
-            let newest = queue.newest()?.0;
-            let until = Instant::now() + FILTER_FOR;
-            let mut consumers = Vec::new();
-            for subscription in queue.subscriptions()? {
-                // A broken or slow filter is assumed to match something.
-                let look = queue.scan_pending(&subscription, Some(until));
-                consumers.push(Consumer {
-                    cursor: subscription.last_acked_id,
-                    pending: look.map_or(true, |look| look.first.is_some() || look.cut_short),
-                    paused: subscription.state.paused,
-                    has_handler: subscription.has_handler(),
-                    dead_letters: subscription.dead,
-                    consumer: subscription.consumer.to_string(),
-                });
-            }
-            let thread = match scope.session_of(&path) {
-                Some(session) => session.to_string(),
-                None => path.display().to_string(),
-            };
-            Ok(Info { thread, newest, consumers })
-        })
-        .await
+pub fn info(scope: &Scope, path: &Path, _: InfoArgs) -> Result<Info> {
+    let mut queue = open(path)?;
+    let newest = queue.newest()?.0;
+    let until = Instant::now() + FILTER_FOR;
+    let mut consumers = Vec::new();
+    for subscription in queue.subscriptions()? {
+        // A broken or slow filter is assumed to match something.
+        let look = queue.scan_pending(&subscription, Some(until));
+        consumers.push(Consumer {
+            cursor: subscription.last_acked_id,
+            pending: look.map_or(true, |look| look.first.is_some() || look.cut_short),
+            paused: subscription.state.paused,
+            has_handler: subscription.has_handler(),
+            dead_letters: subscription.dead,
+            consumer: subscription.consumer.to_string(),
+        });
+    }
+    let thread = match scope.session_of(path) {
+        Some(session) => session.to_string(),
+        None => path.display().to_string(),
+    };
+    Ok(Info { thread, newest, consumers })
 }
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SubscribeArgs {
-    session: Option<String>,
+    pub session: Option<String>,
     consumer: String,
     /// Shell command, run when there is something new
     handler: String,
@@ -359,8 +321,7 @@ pub struct Subscribed {
     cursor: i64,
 }
 
-pub async fn subscribe(scope: &Arc<Scope>, args: SubscribeArgs) -> Result<Subscribed> {
-    let path = scope.path_of(args.session.as_deref())?;
+pub fn subscribe(scope: &Scope, path: &Path, args: SubscribeArgs) -> Result<Subscribed> {
     let consumer = ConsumerId::new(&args.consumer)
         .map_err(|why| Problem::new(format!("the consumer name {why}"), "choose another name"))?;
     if args.handler.trim().is_empty() {
@@ -369,22 +330,18 @@ pub async fn subscribe(scope: &Arc<Scope>, args: SubscribeArgs) -> Result<Subscr
     if let Some(filter) = &args.filter {
         Filter::new(filter, FilterScope::Subscription).map_err(thread::Error::from)?;
     }
-    scope
-        .blocking(Turn::Write(path.clone()), move |scope| {
-            let mut queue = open(&path)?;
-            let new = NewSubscription {
-                consumer: consumer.clone(),
-                handler_cmd: args.handler,
-                filter: args.filter,
-                cwd: Some(path),
-                options: Options::default(),
-                from: Some(queue.newest()?.0),
-                replace: false,
-            };
-            queue.subscribe(&new)?;
-            thread::run::wake::wake_consumer(&mut queue, &scope.launcher, &consumer)?;
-            let cursor = queue.subscription(&consumer)?.last_acked_id;
-            Ok(Subscribed { consumer: consumer.to_string(), cursor })
-        })
-        .await
+    let mut queue = open(path)?;
+    let new = NewSubscription {
+        consumer: consumer.clone(),
+        handler_cmd: args.handler,
+        filter: args.filter,
+        cwd: Some(path.to_owned()),
+        options: Options::default(),
+        from: Some(queue.newest()?.0),
+        replace: false,
+    };
+    queue.subscribe(&new)?;
+    thread::run::wake::wake_consumer(&mut queue, &scope.launcher, &consumer)?;
+    let cursor = queue.subscription(&consumer)?.last_acked_id;
+    Ok(Subscribed { consumer: consumer.to_string(), cursor })
 }

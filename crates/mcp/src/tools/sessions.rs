@@ -1,14 +1,17 @@
 //! Tools for finding and reading sessions.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use thread::model::filter::Scope as FilterScope;
 use thread::{Filter, Queue};
 use thread_conversation::{Entry, is_ending, text_of};
 use thread_protocol::method::{DateFilter, SessionList, SessionSummary};
 use thread_sessions::search::search as search_in;
+use tokio_util::sync::CancellationToken;
 
 use crate::problem::{Problem, Result};
 use crate::scope::{Scope, Turn, open};
@@ -22,33 +25,14 @@ const MOST: usize = 50;
 const MESSAGES: &str = "type = 'message' OR subtype = 'cancelled' \
                         OR subtype = 'error' AND content LIKE '%\"retryable\":false%'";
 
-#[derive(Clone, Copy, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Day {
-    Today,
-    Yesterday,
-    ThisWeek,
-    LastWeek,
-}
-
-impl From<Day> for DateFilter {
-    fn from(day: Day) -> DateFilter {
-        match day {
-            Day::Today => DateFilter::Today,
-            Day::Yesterday => DateFilter::Yesterday,
-            Day::ThisWeek => DateFilter::ThisWeek,
-            Day::LastWeek => DateFilter::LastWeek,
-        }
-    }
-}
-
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SearchArgs {
     /// Text in a title or message, in any case
     query: Option<String>,
     /// When it was last active
-    day: Option<Day>,
+    #[schemars(with = "Option<String>", extend("enum" = ["today", "yesterday", "this_week", "last_week"]))]
+    day: Option<DateFilter>,
     limit: Option<usize>,
 }
 
@@ -68,19 +52,17 @@ pub struct Sessions {
     truncated: bool,
 }
 
+#[skip_serializing_none]
 #[derive(Serialize, JsonSchema)]
 pub struct Session {
     session: String,
     title: String,
     last_active: String,
     messages: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
     last_message: Option<String>,
     /// What its newest run does: `running`, `asks` for permission, `waiting`, or it has `failed`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<String>,
     /// The text that was found.
-    #[serde(skip_serializing_if = "Option::is_none")]
     matched: Option<String>,
 }
 
@@ -108,18 +90,17 @@ impl From<SessionList> for Sessions {
     }
 }
 
-pub async fn search(scope: &Arc<Scope>, args: SearchArgs) -> Result<Sessions> {
+pub async fn search(scope: &Arc<Scope>, args: SearchArgs, _: &CancellationToken) -> Result<Sessions> {
     let limit = args.limit.unwrap_or(SHOWN).clamp(1, MOST);
     scope
         .blocking(Turn::Search, move |scope| {
-            let day = args.day.map(DateFilter::from);
-            let found = search_in(scope.root()?, &scope.catalogue, args.query.as_deref(), day, limit)?;
-            Ok(found.into())
+            let query = args.query.as_deref();
+            Ok(search_in(scope.root()?, &scope.catalogue, query, args.day, limit)?.into())
         })
         .await
 }
 
-pub async fn list(scope: &Arc<Scope>, args: ListArgs) -> Result<Sessions> {
+pub async fn list(scope: &Arc<Scope>, args: ListArgs, _: &CancellationToken) -> Result<Sessions> {
     let limit = args.limit.unwrap_or(SHOWN).clamp(1, MOST);
     let offset = args.offset.unwrap_or(0);
     scope
@@ -130,7 +111,7 @@ pub async fn list(scope: &Arc<Scope>, args: ListArgs) -> Result<Sessions> {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GetArgs {
-    session: Option<String>,
+    pub session: Option<String>,
     /// Only messages with smaller ids
     before: Option<i64>,
     limit: Option<usize>,
@@ -146,6 +127,7 @@ pub struct Conversation {
     more: bool,
 }
 
+#[skip_serializing_none]
 #[derive(Serialize, JsonSchema)]
 pub struct Said {
     id: i64,
@@ -154,29 +136,22 @@ pub struct Said {
     content: String,
     created_at: String,
     /// The content was cut: `peek` with `id` and this `offset` gives what follows.
-    #[serde(skip_serializing_if = "Option::is_none")]
     next_offset: Option<u64>,
     /// The answer so far, if the run ended without one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     partial: Option<String>,
 }
 
-pub async fn get(scope: &Arc<Scope>, args: GetArgs) -> Result<Conversation> {
-    let path = scope.path_of(args.session.as_deref())?;
+pub fn get(scope: &Scope, path: &Path, args: GetArgs) -> Result<Conversation> {
     let limit = args.limit.unwrap_or(SHOWN).clamp(1, MOST);
-    scope
-        .blocking(Turn::Read(path.clone()), move |scope| {
-            let root = scope.root()?;
-            let session = scope.session_of(&path).ok_or_else(|| {
-                Problem::new("this thread is no session", "name one; `sessions_list` shows them")
-            })?;
-            let summary = scope.catalogue.summary(root, &root.entry(session)?)?;
-            let mut queue = open(&path)?;
-            let before = args.before.unwrap_or(i64::MAX);
-            let (messages, more) = messages(&mut queue, before, limit)?;
-            Ok(Conversation { session: session.to_string(), title: summary.title(), messages, more })
-        })
-        .await
+    let root = scope.root()?;
+    let session = scope
+        .session_of(path)
+        .ok_or_else(|| Problem::new("this thread is no session", "name one; `sessions_list` shows them"))?;
+    let summary = scope.catalogue.summary(root, &root.entry(session)?)?;
+    let mut queue = open(path)?;
+    let before = args.before.unwrap_or(i64::MAX);
+    let (messages, more) = messages(&mut queue, before, limit)?;
+    Ok(Conversation { session: session.to_string(), title: summary.title(), messages, more })
 }
 
 /// The last messages before an event, oldest first, and whether there are older ones.

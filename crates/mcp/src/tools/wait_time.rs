@@ -1,9 +1,10 @@
 //! The tool that estimates how long a run will wait for its turn.
 
-use std::sync::Arc;
+use std::path::Path;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 use thread::model::filter::Scope as FilterScope;
 use thread::{Filter, Queue};
 use thread_conversation::{Entry, Priority};
@@ -12,7 +13,7 @@ use thread_sessions::runs::open_runs;
 
 use super::processes::elapsed;
 use crate::problem::Result;
-use crate::scope::{Scope, Turn, open};
+use crate::scope::{Scope, open};
 
 /// How many of the last durations a wait is estimated by.
 const DURATIONS: usize = 20;
@@ -20,54 +21,44 @@ const DURATIONS: usize = 20;
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Args {
-    session: Option<String>,
+    pub session: Option<String>,
     /// Id of a run that waits; without it, a message pushed now
     process: Option<String>,
 }
 
 /// How long a run will wait for its turn, and what that is made of.
+#[skip_serializing_none]
 #[derive(Debug, PartialEq, Serialize, JsonSchema)]
 pub struct WaitTime {
     /// Absent if nothing is known: no run has ended here yet.
-    #[serde(skip_serializing_if = "Option::is_none")]
     wait_ms: Option<u64>,
     /// How many runs are before it, the one under way among them.
     runs_ahead: usize,
     /// How long the one under way has run.
-    #[serde(skip_serializing_if = "Option::is_none")]
     running_ms: Option<u64>,
     /// What it will still take, by the last durations.
-    #[serde(skip_serializing_if = "Option::is_none")]
     remaining_ms: Option<u64>,
     /// The median of the last durations, which each of the others counts as.
-    #[serde(skip_serializing_if = "Option::is_none")]
     typical_ms: Option<u64>,
     /// How long the last runs took, the newest first.
     last_durations_ms: Vec<u64>,
 }
 
-pub async fn wait_time(scope: &Arc<Scope>, args: Args) -> Result<WaitTime> {
-    let path = scope.path_of(args.session.as_deref())?;
-    scope
-        .blocking(Turn::Read(path.clone()), move |_| {
-            let mut queue = open(&path)?;
-            let (_, runs, _) = open_runs(&mut queue)?;
-            let ahead = match &args.process {
-                Some(id) => {
-                    let run = runs.with_run_id(id).next();
-                    let shown = || id.chars().take(80).collect();
-                    let run = run.ok_or_else(|| RequestError::UnknownRun(shown()))?;
-                    runs.position(run.id()).unwrap_or(0)
-                }
-                // A message pushed now comes after all others but those that are for later.
-                None => {
-                    runs.iter().filter(|run| run.since.is_some() || run.priority != Priority::Later).count()
-                }
-            };
-            let running = runs.active().and_then(|run| run.since.as_deref()).map(elapsed);
-            Ok(WaitTime::of(ahead, running, last_durations(&mut queue)?))
-        })
-        .await
+pub fn wait_time(_: &Scope, path: &Path, args: Args) -> Result<WaitTime> {
+    let mut queue = open(path)?;
+    let (_, runs, _) = open_runs(&mut queue)?;
+    let ahead = match &args.process {
+        Some(id) => {
+            let run = runs.with_run_id(id).next();
+            let shown = || id.chars().take(80).collect();
+            let run = run.ok_or_else(|| RequestError::UnknownRun(shown()))?;
+            runs.position(run.id()).unwrap_or(0)
+        }
+        // A message pushed now comes after all others but those that are for later.
+        None => runs.iter().filter(|run| run.since.is_some() || run.priority != Priority::Later).count(),
+    };
+    let running = runs.active().and_then(|run| run.since.as_deref()).map(elapsed);
+    Ok(WaitTime::of(ahead, running, last_durations(&mut queue)?))
 }
 
 /// How long the last runs that were answered took, the newest first.
