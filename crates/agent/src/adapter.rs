@@ -9,6 +9,7 @@ mod attempt;
 mod beginning;
 mod ending;
 mod output;
+mod permission;
 mod process;
 mod turns;
 
@@ -34,6 +35,7 @@ use self::process::Running;
 use crate::processes;
 use crate::program::ProgramEvent;
 use crate::protocol::{Output, Protocol};
+use crate::settings::{Settings, Stay};
 use crate::slots::{AgentSlots, Slot, Waiter};
 use crate::store::store;
 use thread_conversation::runs::{Noted, Runs};
@@ -41,18 +43,6 @@ use thread_conversation::{Entry, PermissionAnswer, Record, Session, is_ending};
 
 /// How many pieces of output may wait to be stored.
 const CHANNEL: usize = 64;
-
-/// The environment variable with the paths of the message's attached files, one per line.
-const ATTACHMENTS_VARIABLE: &str = "THREAD_ATTACHMENTS";
-
-/// How requests for permission are answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Permit {
-    /// By an event in the thread, from any source.
-    Ask,
-    Allow,
-    Reject,
-}
 
 /// Settings of an adapter.
 pub struct Options {
@@ -62,17 +52,8 @@ pub struct Options {
     /// Additional environment variables for the program.
     pub environment: Vec<(String, String)>,
     pub protocol: Box<dyn Protocol>,
-    /// Attempts per message, at least 1.
-    pub attempts: u64,
-    /// How long to keep a persistent program when there is nothing to do.
-    pub idle: Duration,
-    /// How long the program may print nothing while an answer is due.
-    pub quiet: Duration,
-    /// How many bytes an attempt may store in all its events together, not counting the answer itself.
-    pub max_output: u64,
-    pub permit: Permit,
-    /// How many programs may run at once in all threads of the same folder; 0: any number.
-    pub max_agents: u32,
+    pub settings: Settings,
+    pub stay: Stay,
 }
 
 /// A handle to stop an adapter, which then ends its program and itself.
@@ -149,10 +130,10 @@ impl Adapter {
         let filter = thread::pending::checked_filter(&subscription)?;
         let (send, receive) = sync_channel(CHANNEL);
         watch(&queue, send.clone());
-        let cleared = last_clear(&mut queue)?;
+        let cleared = newest_matching(&mut queue, "subtype = 'clear'")?.unwrap_or(0);
         let session = last_session(&mut queue, options.protocol.name(), cleared)?;
         let cursor = subscription.last_acked_id;
-        let slots = AgentSlots::of(queue.path(), options.max_agents);
+        let slots = AgentSlots::of(queue.path(), options.stay.max_agents);
         Ok(Adapter {
             queue,
             launcher,
@@ -186,7 +167,7 @@ impl Adapter {
         Stop { flag: Arc::clone(&self.stop), wake: self.send.clone() }
     }
 
-    /// Processes messages until nothing is left to do, and has been for [`Options::idle`] if a program is kept; the
+    /// Processes messages until nothing is left to do, and has been for [`Stay::idle`] if a program is kept; the
     /// consumer is paused, unsubscribed or changed; or it is stopped by a [`Stop`].
     ///
     /// # Errors
@@ -410,20 +391,18 @@ fn watch(queue: &Queue, send: SyncSender<LoopEvent>) {
 /// Returns the session recorded last, wherever the cursor is; `None` if it is of another protocol, or from before the
 /// newest request to forget.
 fn last_session(queue: &mut Queue, protocol: &str, newest: i64) -> Result<Option<String>> {
-    let filter = Filter::new("source = 'self' AND subtype = 'session'", Scope::Reading)?;
-    let after = queue.start_of_tail(filter.as_ref(), 0, 1)?;
-    let found = queue.read(After(after), filter.as_ref())?;
-    Ok(found.iter().rev().find_map(|event| match Entry::of(event) {
-        Entry::Session(session) if session.protocol == protocol && session.cleared >= newest => {
+    let id = newest_matching(queue, "source = 'self' AND subtype = 'session'")?;
+    let recorded = id.map(|id| queue.event(id)).transpose()?.flatten();
+    Ok(match recorded.as_ref().map(Entry::of) {
+        Some(Entry::Session(session)) if session.protocol == protocol && session.cleared >= newest => {
             Some(session.session_id)
         }
         _ => None,
-    }))
+    })
 }
 
-/// Returns the id of the newest request to forget what was said before it; 0 if there is none.
-fn last_clear(queue: &mut Queue) -> Result<i64> {
-    let filter = Filter::new("subtype = 'clear'", Scope::Reading)?;
-    let newest = queue.newest()?.0;
-    Ok(queue.newest_matching(filter.as_ref(), newest, 1)?.first().copied().unwrap_or(0))
+/// Returns the id of the newest event that matches a condition.
+fn newest_matching(queue: &mut Queue, condition: &str) -> Result<Option<i64>> {
+    let filter = Filter::new(condition, Scope::Reading)?;
+    Ok(queue.newest_matching(filter.as_ref(), i64::MAX, 1)?.first().copied())
 }

@@ -15,8 +15,11 @@ use thread::model::run::ProcessId;
 use thread::run::launcher::{GUARD, SUPERVISE, WAKE};
 use thread::run::process::{self, Liveness, Process, ancestors, runs_as};
 
+/// How long killed processes may take to disappear.
+pub const KILL_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// Selects processes of an agent.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Mark {
     /// Environment variables, `NAME=value`: processes that have all of them match.
     variables: Vec<Vec<u8>>,
@@ -33,12 +36,7 @@ impl Mark {
     pub fn thread(location: impl Into<Location>) -> Mark {
         // Any run id: only agent programs and their children have the variable.
         let location = [b"THREAD_DIR=", location.into().as_os_str().as_bytes()].concat();
-        Mark {
-            variables: vec![location, b"THREAD_RUN_ID=".to_vec()],
-            sessions: Vec::new(),
-            supervisor: None,
-            spared: BTreeSet::new(),
-        }
+        Mark { variables: vec![location, b"THREAD_RUN_ID=".to_vec()], ..Mark::default() }
     }
 
     /// Restricts the match to processes that also have this variable.
@@ -90,9 +88,9 @@ impl Mark {
     ///
     /// # Errors
     ///
-    /// Some still exist after `patience`: they belong to another user, or are stuck in the kernel.
-    pub fn kill(&self, patience: Duration) -> Result<(), String> {
-        kill_until_gone(patience, || self.processes().into_iter().filter_map(ProcessId::of).collect())
+    /// Some still exist after [`KILL_TIMEOUT`]: they belong to another user, or are stuck in the kernel.
+    pub fn kill(&self) -> Result<(), String> {
+        kill_until_gone(|| self.processes().into_iter().filter_map(ProcessId::of).collect())
     }
 }
 
@@ -150,15 +148,15 @@ pub fn descendants(supervisor: &ProcessId) -> BTreeSet<u32> {
 ///
 /// # Errors
 ///
-/// Some still exist after `patience`.
-pub fn kill_all(processes: &[ProcessId], patience: Duration) -> Result<(), String> {
+/// Some still exist after [`KILL_TIMEOUT`].
+pub fn kill_all(processes: &[ProcessId]) -> Result<(), String> {
     let alive = processes.iter().filter(|process| process.liveness() == Liveness::Alive);
-    kill_until_gone(patience, || alive.clone().cloned().collect())
+    kill_until_gone(|| alive.clone().cloned().collect())
 }
 
-fn kill_until_gone(patience: Duration, find: impl Fn() -> Vec<ProcessId>) -> Result<(), String> {
+fn kill_until_gone(find: impl Fn() -> Vec<ProcessId>) -> Result<(), String> {
     let left: Vec<u32> =
-        process::end(find, Signal::KILL, Duration::ZERO, patience).iter().map(|left| left.pid).collect();
+        process::end(find, Signal::KILL, Duration::ZERO, KILL_TIMEOUT).iter().map(|left| left.pid).collect();
     match left[..] {
         [] => Ok(()),
         _ => Err(format!("processes of the agent are still there: {left:?}")),

@@ -32,15 +32,6 @@ pub enum ProgramEvent {
     StderrDone,
 }
 
-/// The program's stdin.
-#[derive(Debug)]
-pub enum Input {
-    /// The complete input.
-    File(File),
-    /// Input is written by [`Program::send`].
-    Pipe,
-}
-
 /// A program that was started.
 #[derive(Debug)]
 pub struct Program {
@@ -63,23 +54,21 @@ struct Stdout {
 }
 
 impl Program {
-    /// Starts it. Its events are sent to `events` as `message(number, event)`.
+    /// Starts it. `input` is all its input; without it, [`Program::send`] sends some. Its events are sent to `events` as
+    /// `message(number, event)`.
     ///
     /// # Errors
     ///
     /// There is no such program, or it cannot be run.
     pub fn start<M: Send + 'static>(
         mut command: Command,
-        input: Input,
+        input: Option<File>,
         number: u64,
         events: SyncSender<M>,
         message: fn(u64, ProgramEvent) -> M,
     ) -> std::io::Result<Program> {
         spawn::detached(&mut command, None);
-        match input {
-            Input::File(file) => command.stdin(file),
-            Input::Pipe => command.stdin(Stdio::piped()),
-        };
+        command.stdin(input.map_or_else(Stdio::piped, Stdio::from));
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let (Some(pid), Some(pipe)) =
             (i32::try_from(child.id()).ok().and_then(Pid::from_raw), child.stdout.take())

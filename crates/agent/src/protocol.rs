@@ -84,7 +84,9 @@ pub trait Protocol: Send {
     fn name(&self) -> &'static str;
 
     /// Whether one process serves many prompts: the program is persistent.
-    fn keeps_process(&self) -> bool;
+    fn keeps_process(&self) -> bool {
+        true
+    }
 
     /// Whether a persistent program may print something while no prompt is due. The protocol keeps the state for
     /// this.
@@ -118,18 +120,28 @@ pub trait Protocol: Send {
     fn read(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Vec<Output>;
 
     /// Handles the exit of the process during a prompt. The last element returned is [`Output::Done`].
-    fn ended(&mut self, ended: Ended) -> Vec<Output>;
+    fn ended(&mut self, ended: Ended) -> Vec<Output> {
+        vec![Output::Done(Done::Failed { error: ended.to_string(), retryable: true })]
+    }
 
     /// Writes the protocol's message for cancelling the prompt to `out`. Returns `false` if there is none:
     /// then the program gets a signal.
-    fn cancel(&mut self, out: &mut Vec<u8>) -> bool;
+    fn cancel(&mut self, _out: &mut Vec<u8>) -> bool {
+        false
+    }
 
     /// Answers a request for permission; `None` rejects it.
-    fn permit(&mut self, request_id: &str, choice: Option<&str>, out: &mut Vec<u8>);
+    fn permit(&mut self, _request_id: &str, _choice: Option<&str>, _out: &mut Vec<u8>) {}
 
     /// Gives the program the result of one of the client's tools, with the client's further input. Called only if
     /// the protocol [takes](Protocol::takes) tools.
     fn tool_result(&mut self, _result: &ToolResult, _input: &ClientInput, _out: &mut Vec<u8>) {}
+}
+
+/// Writes a message as a line of JSON.
+fn send(out: &mut Vec<u8>, message: Value) {
+    out.extend(message.to_string().into_bytes());
+    out.push(b'\n');
 }
 
 impl std::fmt::Display for Ended {

@@ -11,8 +11,6 @@ use clap::{Args, ValueEnum, ValueHint};
 use thread::failure::{self, Failure, WithHint};
 use thread::model::duration;
 
-use crate::adapter::Permit;
-
 /// How the program is run.
 #[derive(Debug, Clone, Args)]
 pub struct Settings {
@@ -27,8 +25,8 @@ pub struct Settings {
     #[arg(long, value_name = "SIZE", default_value = "64MiB", requires = "program", value_parser = size)]
     pub max_output: u64,
     /// How to answer when the program asks for permission (acp)
-    #[arg(long, value_enum, value_name = "HOW", default_value_t = PermitArg::Ask, requires = "program")]
-    pub permit: PermitArg,
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = Permit::Ask, requires = "program")]
+    pub permit: Permit,
     /// Put the last N messages, at most 32 KiB, before each message on stdin (exec) [default without N: 50]
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "50")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..), requires = "program")]
@@ -70,23 +68,13 @@ pub enum ProtocolArg {
     Acp,
 }
 
-/// The values of `--permit`.
+/// How requests for permission are answered: the values of `--permit`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum PermitArg {
+pub enum Permit {
     /// Push an event, and wait 5 minutes for an answer
     Ask,
     Allow,
     Reject,
-}
-
-impl From<PermitArg> for Permit {
-    fn from(value: PermitArg) -> Permit {
-        match value {
-            PermitArg::Ask => Permit::Ask,
-            PermitArg::Allow => Permit::Allow,
-            PermitArg::Reject => Permit::Reject,
-        }
-    }
 }
 
 impl Settings {

@@ -9,12 +9,11 @@
 use std::hash::{BuildHasher, Hasher};
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use thread::model::key::IdempotencyKey;
 use thread::model::run::Options;
 use thread::model::subscription::{ConsumerId, NewSubscription};
 use thread::queue::NewThread;
-use thread::queue::Selection;
 use thread::run::{Launcher, push};
 use thread::{After, Error, Event, Filter, Queue, Result};
 
@@ -22,8 +21,8 @@ use crate::install::FILTER;
 use crate::launcher;
 use crate::store::push_once;
 use thread_conversation::{
-    CONSUMER, Entry, Message, Record, Run, SubAgent, ToolCall, ToolResult, cancel, ending_of, result_key,
-    sub_agent,
+    CONSUMER, Entry, Message, Priority, Record, Run, SubAgent, ToolCall, ToolResult, cancel, ending_of,
+    result_key, sub_agent,
 };
 
 /// The consumer that copies a sub-agent's events.
@@ -142,7 +141,14 @@ pub fn start(parent: &mut Queue, launcher: &Launcher, new: &NewSubAgent) -> Resu
         let started = json!({ "sub_agent": sub.id, "status": "started" });
         sub.push_result(parent, launcher, Ok(started))?;
     }
-    let task = Message { content: new.task.clone(), other: sub.task_metadata(), ..Message::default() };
+    let described = Map::from_iter([
+        ("sub_agent_name".to_owned(), sub.name.clone().into()),
+        ("parent_call_id".to_owned(), sub.call_id.clone().into()),
+        ("parent_run_id".to_owned(), sub.run_id.clone().into()),
+        ("parent_attempt".to_owned(), sub.attempt.into()),
+        ("background".to_owned(), sub.background.into()),
+    ]);
+    let task = Message { content: new.task.clone(), other: described, ..Message::default() };
     push(&mut queue, launcher, &task.event(PARENT)?)?;
     Ok(sub)
 }
@@ -205,19 +211,6 @@ impl Sub {
         })
     }
 
-    fn task_metadata(&self) -> serde_json::Map<String, Value> {
-        [
-            ("sub_agent_name", Value::from(self.name.clone())),
-            ("parent_call_id", self.call_id.clone().into()),
-            ("parent_run_id", self.run_id.clone().into()),
-            ("parent_attempt", self.attempt.into()),
-            ("background", self.background.into()),
-        ]
-        .into_iter()
-        .map(|(key, value)| (key.to_owned(), value))
-        .collect()
-    }
-
     /// The parent's run; calls and their results have no `reply_to`.
     fn run(&self) -> Run {
         Run { run_id: self.run_id.clone(), reply_to: 0, attempt: self.attempt, is_own: false }
@@ -254,13 +247,7 @@ impl Sub {
         let reporter = ConsumerId::stored(REPORTER);
         let cursor = queue.subscription(&reporter)?.last_acked_id;
         let filter = Filter::new(COPIED, thread::model::filter::Scope::Subscription)?;
-        let mut selection = Selection { filter, ..Selection::from(After(cursor)) };
-        let mut events: Vec<Event> = Vec::new();
-        while queue.read_page(&mut selection, &mut |row| {
-            events.push(row.to_event());
-            std::ops::ControlFlow::Continue(())
-        })? == thread::queue::Remaining::Some
-        {}
+        let events = queue.read(After(cursor), filter.as_ref())?;
         for event in &events {
             if let Some(copy) = self.copy_of(event) {
                 push_once(&mut parent, launcher, copy)?;
@@ -295,14 +282,11 @@ impl Sub {
             Ok(answer) => answer.clone(),
             Err(error) => format!("failed: {error}"),
         };
-        let other = [("sub_agent", &self.id), ("parent_call_id", &self.call_id)]
-            .map(|(key, value)| (key.to_owned(), Value::from(value.clone())));
-        let message = Message {
-            content,
-            priority: thread_conversation::Priority::Later,
-            other: other.into_iter().collect(),
-            ..Message::default()
-        };
+        let other = Map::from_iter([
+            ("sub_agent".to_owned(), self.id.clone().into()),
+            ("parent_call_id".to_owned(), self.call_id.clone().into()),
+        ]);
+        let message = Message { content, priority: Priority::Later, other, ..Message::default() };
         let event = message.event(&format!("internal:agent:{}:{}", self.id, self.name))?;
         push_once(parent, launcher, event.keyed(IdempotencyKey::reserved("report", &self.id)?))
     }

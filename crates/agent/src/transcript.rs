@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use serde::Serialize;
 use thread::model::filter::Scope;
 use thread::queue::{Remaining, Selection};
 use thread::{Filter, Queue, Result};
@@ -16,26 +17,11 @@ const BYTES: usize = 32 * 1024;
 /// How many ids are scanned at a time: messages are few among tokens.
 const STEP: i64 = 4096;
 
-/// The author of a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    User,
-    Assistant,
-}
-
-impl Role {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Role::User => "user",
-            Role::Assistant => "assistant",
-        }
-    }
-}
-
 /// A message in a transcript.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Spoken {
-    pub role: Role,
+    /// `user` or `assistant`.
+    pub role: &'static str,
     pub content: String,
 }
 
@@ -66,8 +52,8 @@ pub fn transcript(
                 break;
             }
             let role = match Entry::of(&event) {
-                Entry::Message(_) => Role::User,
-                _ => Role::Assistant,
+                Entry::Message(_) => "user",
+                _ => "assistant",
             };
             let text = text_of(&event.content);
             let content = end_of(&text, BYTES - bytes).to_owned();
@@ -90,7 +76,7 @@ fn end_of(text: &str, most: usize) -> &str {
 pub fn as_text(said: &[Spoken]) -> String {
     let mut text = String::from("The conversation so far, from an earlier session:\n");
     for one in said {
-        text.push_str(&format!("\n[{}]\n{}\n", one.role.as_str(), one.content.trim_end()));
+        text.push_str(&format!("\n[{}]\n{}\n", one.role, one.content.trim_end()));
     }
     text.push_str("\nThe next message follows.");
     text
@@ -123,7 +109,7 @@ mod tests {
         let said = transcript(&mut queue, 0, MESSAGES, |_| false).unwrap();
         let contents: Vec<String> = said.iter().map(|one| one.content.clone()).collect();
         assert_eq!(contents, (10..60).map(|n| n.to_string()).collect::<Vec<_>>());
-        assert_eq!((said[0].role, said[1].role), (Role::User, Role::Assistant));
+        assert_eq!((said[0].role, said[1].role), ("user", "assistant"));
         let last = 59 * 201 + 1;
         assert_eq!(
             transcript(&mut queue, 0, MESSAGES, |id| id == last).unwrap().last().unwrap().content,

@@ -13,19 +13,11 @@ impl Utf8Stream {
     pub fn push(&mut self, bytes: &[u8]) -> String {
         let mut all = std::mem::take(&mut self.cut);
         all.extend_from_slice(bytes);
-        let mut text = String::with_capacity(all.len());
-        let mut chunks = all.utf8_chunks().peekable();
-        while let Some(chunk) = chunks.next() {
-            text.push_str(chunk.valid());
-            let invalid = chunk.invalid();
-            // Only at the end of the chunk can more bytes still complete it.
-            if chunks.peek().is_none() && is_cut(invalid) {
-                self.cut = invalid.to_vec();
-            } else if !invalid.is_empty() {
-                text.push(char::REPLACEMENT_CHARACTER);
-            }
-        }
-        text
+        // Only what is at the end can be completed by more bytes.
+        let last = all.utf8_chunks().last().map_or(&[][..], |chunk| chunk.invalid());
+        let cut = if is_cut(last) { last.len() } else { 0 };
+        self.cut = all.split_off(all.len() - cut);
+        String::from_utf8_lossy(&all).into_owned()
     }
 
     /// Returns what is left at the end of the input.

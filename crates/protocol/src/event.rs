@@ -21,13 +21,6 @@ pub struct Frame {
     pub time: Option<String>,
 }
 
-impl Frame {
-    /// The frame as JSON.
-    pub fn text(&self) -> String {
-        self.event.text(self.session_id.as_deref(), self.run_id.as_deref(), self.seq, self.time.as_deref())
-    }
-}
-
 /// The payload with the keys that each has.
 #[derive(Serialize)]
 struct Whole<'a, P> {

@@ -232,7 +232,9 @@ mod tests {
             let text = written.to_string();
             let frame = event_of(&text);
             assert_eq!(frame.event.name(), name);
-            assert_eq!(serde_json::from_str::<Value>(&frame.text()).unwrap(), written);
+            let (session, run, time) = (&frame.session_id, &frame.run_id, &frame.time);
+            let again = frame.event.text(session.as_deref(), run.as_deref(), frame.seq, time.as_deref());
+            assert_eq!(serde_json::from_str::<Value>(&again).unwrap(), written);
             // Keys that are not known, nested deeper than any parser of values would go.
             let more = format!(r#""payload":{{"more":{},"#, nested(100_000));
             let text = text.replacen(r#""payload":{"#, &more, 1).replacen('{', r#"{"x":{},"#, 1);

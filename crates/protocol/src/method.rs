@@ -126,10 +126,11 @@ macro_rules! methods {
             ///
             /// There is no such method, or a key is missing or has the wrong type.
             pub fn parse(method: &str, params: Map<String, Value>) -> Result<Call, CallError> {
-                match method {
-                    $($name => params_of::<$method>(params).map(Call::$method),)+
-                    _ => Err(CallError::Unknown(method.chars().take(100).collect())),
-                }
+                let call = match method {
+                    $($name => serde_json::from_value(params.into()).map(Call::$method),)+
+                    _ => return Err(CallError::Unknown(method.chars().take(100).collect())),
+                };
+                call.map_err(|e| CallError::BadParams(e.to_string()))
             }
 
             /// The method's name.
@@ -150,10 +151,6 @@ macro_rules! methods {
             ]
         }
     };
-}
-
-fn params_of<M: Method>(params: Map<String, Value>) -> Result<M::Params, CallError> {
-    serde_json::from_value(Value::Object(params)).map_err(|e| CallError::BadParams(e.to_string()))
 }
 
 all_methods!(methods);

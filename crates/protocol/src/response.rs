@@ -1,6 +1,7 @@
 //! Responses: `{"type":"res","id":S,"ok":true,"payload":{…}}` or `{"type":"res","id":S,"ok":false,"error":S,"code":C}`.
 
 use serde::Serialize;
+use serde_json::json;
 
 use crate::method::Method;
 
@@ -23,13 +24,5 @@ pub fn payload<M: Method>(id: &str, payload: &M::Payload) -> String {
 
 /// The response to a request that failed. `code` is a word of [`code`](crate::code) or one of `thread`.
 pub fn error(id: &str, error: &str, code: &str) -> String {
-    #[derive(Serialize)]
-    struct Whole<'a> {
-        r#type: &'static str,
-        id: &'a str,
-        ok: bool,
-        error: &'a str,
-        code: &'a str,
-    }
-    crate::to_text(&Whole { r#type: "res", id, ok: false, error, code })
+    json!({ "type": "res", "id": id, "ok": false, "error": error, "code": code }).to_string()
 }

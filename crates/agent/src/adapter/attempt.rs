@@ -3,16 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use super::permission::Asked;
 use crate::protocol::Done;
 use thread_conversation::runs::Verdict;
-use thread_conversation::{CLIENT_TOOL_TIMEOUT, Choice, PERMISSION_TIMEOUT, Run, Status};
+use thread_conversation::{Run, Status};
 
-/// When a program that does not stop is sent TERM and KILL, counted from the request to stop. KILL comes in
-/// time for it to be gone after five seconds.
-const TERM_AFTER: Duration = Duration::from_secs(2);
-const KILL_AFTER: Duration = Duration::from_millis(4800);
+/// The signals for a program that does not stop, mildest first, and when they are due, counted from the request to stop.
+/// KILL comes in time for it to be gone after five seconds.
+const SIGNALS: [(Duration, Signal); 2] =
+    [(Duration::from_secs(2), Signal::TERM), (Duration::from_millis(4800), Signal::KILL)];
 
 /// How long to wait for output after the program has exited: another process may hold its stdout open.
 pub const OUTPUT_GRACE: Duration = Duration::from_secs(2);
@@ -63,7 +65,8 @@ pub struct Attempt {
 pub struct Ending {
     pub why: Why,
     since: Instant,
-    stage: Stage,
+    /// How many of the signals were sent.
+    sent: usize,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,25 +82,6 @@ pub enum Why {
     Stopped,
 }
 
-/// How forcefully the program was asked to stop, mildest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stage {
-    Asked,
-    Terminated,
-    Killed,
-}
-
-/// A request for permission that waits for its answer.
-#[derive(Debug, Clone)]
-pub struct Asked {
-    /// The id in the thread.
-    pub request_id: String,
-    /// The program's own id for it.
-    pub program_id: String,
-    pub choices: Vec<Choice>,
-    pub until: Instant,
-}
-
 /// A call of one of the client's tools.
 #[derive(Debug, Clone)]
 pub struct ClientCall {
@@ -105,18 +89,6 @@ pub struct ClientCall {
     /// Its event, once that is stored.
     pub event_id: Option<i64>,
     pub until: Instant,
-}
-
-impl ClientCall {
-    pub fn new(name: String) -> ClientCall {
-        ClientCall { name, event_id: None, until: Instant::now() + CLIENT_TOOL_TIMEOUT }
-    }
-}
-
-impl Asked {
-    pub fn new(request_id: String, program_id: String, choices: Vec<Choice>) -> Asked {
-        Asked { request_id, program_id, choices, until: Instant::now() + PERMISSION_TIMEOUT }
-    }
 }
 
 impl Attempt {
@@ -141,16 +113,6 @@ impl Attempt {
     /// Whether the program waits for a person or a client: then it may be silent.
     pub fn waits_for_somebody(&self) -> bool {
         !self.asked.is_empty() || !self.client_calls.is_empty()
-    }
-
-    /// Removes the requests for permission that got no answer in time. Until then the program had to be silent, so only
-    /// from now on does that count.
-    pub fn take_overdue(&mut self, now: Instant) -> Vec<Asked> {
-        let overdue: Vec<Asked> = self.asked.extract_if(.., |asked| asked.until <= now).collect();
-        if !overdue.is_empty() {
-            self.last_output = now;
-        }
-        overdue
     }
 
     pub fn new(run: Run, events_before: u64) -> Attempt {
@@ -188,52 +150,19 @@ pub fn message_id_of(attempt: &Run) -> String {
 impl Ending {
     /// Starts the clock: the program is being asked to stop.
     pub fn new(why: Why) -> Ending {
-        Ending { why, since: Instant::now(), stage: Stage::Asked }
+        Ending { why, since: Instant::now(), sent: 0 }
     }
 
-    /// Moves to the next stage if it is due, and returns it.
-    pub fn escalate(&mut self) -> Option<Stage> {
-        let due = match self.since.elapsed() {
-            waited if waited >= KILL_AFTER => Stage::Killed,
-            waited if waited >= TERM_AFTER => Stage::Terminated,
-            _ => Stage::Asked,
-        };
-        (due > self.stage).then(|| {
-            self.stage = due;
-            due
-        })
+    /// The strongest signal that is due and was not sent yet; counts as sent from now on.
+    pub fn escalate(&mut self) -> Option<Signal> {
+        let waited = self.since.elapsed();
+        let due = SIGNALS.iter().take_while(|(after, _)| waited >= *after).count();
+        let sent = std::mem::replace(&mut self.sent, due);
+        SIGNALS[sent..due].last().map(|(_, signal)| *signal)
     }
 
-    /// When the next stage is due; `None` after the last.
-    pub fn next_stage_at(&self) -> Option<Instant> {
-        match self.stage {
-            Stage::Asked => Some(self.since + TERM_AFTER),
-            Stage::Terminated => Some(self.since + KILL_AFTER),
-            Stage::Killed => None,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_program_is_not_quiet_for_the_time_in_which_nobody_answered_it() {
-        let run = Run { run_id: "r".into(), reply_to: 1, attempt: 1, is_own: false };
-        let mut attempt = Attempt::new(run, 0);
-        let (began, minute) = (attempt.last_output, Duration::from_secs(60));
-        let asked = |id: &str, minutes| Asked {
-            request_id: id.into(),
-            program_id: id.into(),
-            choices: Vec::new(),
-            until: began + minutes * minute,
-        };
-        attempt.asked = vec![asked("a", 5), asked("b", 7)];
-        assert!(attempt.take_overdue(began + 4 * minute).is_empty());
-        assert_eq!(attempt.last_output, began);
-        assert_eq!(attempt.take_overdue(began + 6 * minute).len(), 1);
-        assert_eq!(attempt.last_output, began + 6 * minute);
-        assert!(attempt.waits_for_somebody());
+    /// When the next signal is due; `None` after the last.
+    pub fn next_signal_at(&self) -> Option<Instant> {
+        SIGNALS.get(self.sent).map(|(after, _)| self.since + *after)
     }
 }

@@ -8,13 +8,16 @@ use thread::Result;
 use super::attempt::Attempt;
 use super::output::push_status;
 use super::turns::{KILLED, SETTLE};
-use super::{ATTACHMENTS_VARIABLE, Adapter, LoopEvent, Running};
+use super::{Adapter, LoopEvent, Running};
 use crate::attachments::attachments;
 use crate::processes::descendants;
-use crate::program::{Input, Program};
+use crate::program::Program;
 use crate::protocol::{Done, Prompt};
 use crate::transcript::transcript;
 use thread_conversation::{Answer, ClientInput, Entry, Message, Run, Status};
+
+/// The environment variable with the paths of the message's attached files, one per line.
+const ATTACHMENTS_VARIABLE: &str = "THREAD_ATTACHMENTS";
 
 impl Adapter {
     /// Begins the next attempt of a run.
@@ -102,7 +105,7 @@ impl Adapter {
         self.drop_exited();
     }
 
-    pub(super) fn prompt(&mut self, run: Run) -> Result<Prompt> {
+    fn prompt(&mut self, run: Run) -> Result<Prompt> {
         let mut json = Vec::new();
         let event = self.queue.event(run.reply_to)?;
         if let Some(event) = &event {
@@ -132,7 +135,7 @@ impl Adapter {
     }
 
     /// Gives the prompt to the program, and starts it if it is not running.
-    pub(super) fn start(&mut self, attempt: &Attempt, prompt: Prompt) -> std::io::Result<()> {
+    fn start(&mut self, attempt: &Attempt, prompt: Prompt) -> std::io::Result<()> {
         let mut bytes = Vec::new();
         let files: Vec<&str> = prompt.attachments.iter().map(|file| file.path.as_str()).collect();
         let files = files.join("\n");
@@ -145,14 +148,13 @@ impl Adapter {
         self.options.protocol.started();
         self.options.protocol.prompt(prompt, &mut bytes);
         let keeps = self.options.protocol.keeps_process();
-        let input = if keeps {
-            Input::Pipe
-        } else {
+        let mut input = None;
+        if !keeps {
             let mut file = self.queue.files().make_unnamed_file("run")?;
             file.write_all(&bytes)?;
             file.rewind()?;
-            Input::File(file)
-        };
+            input = Some(file);
+        }
         self.started += 1;
         self.program_cleared = self.cleared;
         let mut command = self.command(attempt);

@@ -9,7 +9,7 @@ use thread::model::filter::{Filter, Scope};
 use thread::queue::{Remaining, Selection};
 
 use super::Adapter;
-use super::attempt::{Attempt, Ending, LONGEST_PIPE, OUTPUT_GRACE, Stage, Why, message_id_of};
+use super::attempt::{Attempt, Ending, LONGEST_PIPE, OUTPUT_GRACE, Why, message_id_of};
 use super::output::{LONGEST_ANSWER, push_status, too_long};
 use crate::protocol::{Done, Ended};
 use crate::sub_agent::{Sub, cancel_those_of};
@@ -48,10 +48,8 @@ impl Adapter {
     pub(super) fn escalate(&mut self) {
         let Some(ending) = self.attempt.as_mut().and_then(|attempt| attempt.ending.as_mut()) else { return };
         let Some(running) = &self.running else { return };
-        match ending.escalate() {
-            Some(Stage::Terminated) => running.program.signal(Signal::TERM),
-            Some(Stage::Killed) => running.program.signal(Signal::KILL),
-            Some(Stage::Asked) | None => {}
+        if let Some(signal) = ending.escalate() {
+            running.program.signal(signal);
         }
     }
 
@@ -156,7 +154,7 @@ impl Adapter {
             }
             Why::Failed { error, retryable } => {
                 let error = self.shortened(error);
-                let event = match retryable && !run.is_own && open.attempts < self.options.attempts {
+                let event = match retryable && !run.is_own && open.attempts < self.options.stay.attempts {
                     true => {
                         self.retry = Some((id, Instant::now() + wait_after(open.attempts)));
                         run.attempt_failed(&error, None)
@@ -172,7 +170,7 @@ impl Adapter {
     }
 
     /// An error as clients see it; more of a long one is in the log.
-    pub(super) fn shortened(&self, mut error: String) -> String {
+    fn shortened(&self, mut error: String) -> String {
         if error.len() > LONGEST_ERROR {
             error.truncate(error.floor_char_boundary(LONGEST_LOGGED));
             self.warn(error.replace(char::is_control, " "));
@@ -184,7 +182,7 @@ impl Adapter {
 
     /// Returns the part of the answer that the last attempt of a run, which began with that event, produced. Read
     /// from the thread: it may have been another adapter's.
-    pub(super) fn answer_so_far(&mut self, run: &Run, last_begun: i64) -> Result<String> {
+    fn answer_so_far(&mut self, run: &Run, last_begun: i64) -> Result<String> {
         let mut text = String::new();
         if last_begun == 0 {
             return Ok(text);
@@ -213,7 +211,7 @@ impl Adapter {
         self.close_calls(open.id(), why);
     }
 
-    pub(super) fn cancel_sub_agents(&self, open: &OpenRun, why: &str, selected: impl Fn(&Sub) -> bool) {
+    fn cancel_sub_agents(&self, open: &OpenRun, why: &str, selected: impl Fn(&Sub) -> bool) {
         let done = cancel_those_of(self.queue.path(), &open.run.run_id, &self.launcher, why, selected);
         if let Err(e) = done {
             self.warn(format_args!("cannot cancel a sub-agent: {e}"));
@@ -221,7 +219,7 @@ impl Adapter {
     }
 
     /// Gives each open call of a run an error as its result.
-    pub(super) fn close_calls(&mut self, id: i64, why: &str) {
+    fn close_calls(&mut self, id: i64, why: &str) {
         let Some(open) = self.runs.get(id) else { return };
         let (run, calls) = (open.run.clone(), open.open_calls.clone());
         for (call_id, name) in calls {

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use thread::NewEvent;
 
-use super::attempt::{Asked, Attempt, ClientCall, Why};
-use super::{Adapter, Permit};
+use super::Adapter;
+use super::attempt::{Attempt, ClientCall, Why};
 use crate::protocol::{Done, Output};
 use crate::sub_agent;
 use thread_conversation::runs::OpenRun;
 use thread_conversation::{
-    Choice, ClientInput, MAX_RESULT, Permission, Priority, Run, Status, ToolCall, ToolResult, result_key,
+    CLIENT_TOOL_TIMEOUT, ClientInput, MAX_RESULT, Priority, Run, Status, ToolCall, ToolResult, result_key,
     result_of, session,
 };
 
@@ -150,11 +150,11 @@ impl Adapter {
         attempt.last_said = Instant::now();
         attempt.bytes += size_of(&output);
         let events = self.outbox.count - attempt.events_before;
-        if attempt.bytes > self.options.max_output || events >= MAX_EVENTS {
+        if attempt.bytes > self.options.settings.max_output || events >= MAX_EVENTS {
             if attempt.ending.is_none() {
                 let error = format!(
                     "the agent program wrote more than {} bytes or {MAX_EVENTS} events for one message",
-                    self.options.max_output
+                    self.options.settings.max_output
                 );
                 self.end(Why::Failed { error, retryable: false });
             }
@@ -253,46 +253,6 @@ impl Adapter {
         }
     }
 
-    fn permission_asked(&mut self, asked: Permission) {
-        let Some(attempt) = &mut self.attempt else { return };
-        let of_kind = |word: &str| {
-            asked.choices.iter().find(|choice: &&Choice| choice.kind.starts_with(word)).map(|c| c.id.clone())
-        };
-        match self.options.permit {
-            Permit::Ask => {
-                attempt.requests += 1;
-                let request_id = format!("perm_{}_{}", &attempt.message_id, attempt.requests);
-                let program_id = asked.request_id.clone();
-                attempt.asked.push(Asked::new(request_id.clone(), program_id, asked.choices.clone()));
-                let event = attempt.run.permission(&Permission { request_id, ..asked });
-                self.outbox.event(event);
-            }
-            Permit::Allow => self.permit(&asked.request_id, of_kind("allow").as_deref()),
-            Permit::Reject => self.permit(&asked.request_id, of_kind("reject").as_deref()),
-        }
-    }
-
-    /// Handles an answer to a request for permission.
-    pub(super) fn permission_answered(&mut self, request_id: &str, choice: &str) {
-        let Some(attempt) = &mut self.attempt else { return };
-        let known = |asked: &Asked| {
-            asked.request_id == request_id && asked.choices.iter().any(|one| one.id == choice)
-        };
-        let Some(at) = attempt.asked.iter().position(known) else { return };
-        let asked = attempt.asked.remove(at);
-        attempt.last_output = Instant::now();
-        self.permit(&asked.program_id, Some(choice));
-    }
-
-    /// Rejects requests that were not answered in time.
-    pub(super) fn reject_overdue(&mut self) {
-        let Some(attempt) = &mut self.attempt else { return };
-        for asked in attempt.take_overdue(Instant::now()) {
-            let reject = asked.choices.iter().find(|choice| choice.is_rejection());
-            self.permit(&asked.program_id, reject.map(|choice| choice.id.as_str()));
-        }
-    }
-
     /// Notes that a call of one of the client's tools is stored.
     pub(super) fn client_called(&mut self, call_id: &str, event_id: i64) {
         let calls = self.attempt.as_mut().map(|attempt| &mut attempt.client_calls);
@@ -341,14 +301,6 @@ impl Adapter {
                 call.event_id = None;
             }
             self.result(&run, &result);
-        }
-    }
-
-    fn permit(&mut self, program_id: &str, choice: Option<&str>) {
-        let mut out = Vec::new();
-        self.options.protocol.permit(program_id, choice, &mut out);
-        if let Some(running) = &self.running {
-            running.program.send(out);
         }
     }
 
@@ -402,7 +354,9 @@ fn push_call(attempt: &mut Attempt, outbox: &mut Outbox, call: &ToolCall) {
     attempt.calls.insert(call.call_id.clone(), call.name.clone());
     push_status(attempt, outbox, Status::ExecutingTool);
     if attempt.client_tools.contains(&call.name) {
-        attempt.client_calls.insert(call.call_id.clone(), ClientCall::new(call.name.clone()));
+        let until = Instant::now() + CLIENT_TOOL_TIMEOUT;
+        let waits = ClientCall { name: call.name.clone(), event_id: None, until };
+        attempt.client_calls.insert(call.call_id.clone(), waits);
         outbox.event(attempt.run.client_tool_call(call));
     } else {
         outbox.event(attempt.run.tool_call(call));

@@ -5,19 +5,15 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
-use thread::model::filter::{Filter, Scope};
 use thread::{Queue, Result};
 
-use super::Adapter;
 use super::attempt::Attempt;
-use crate::processes::Mark;
+use super::{Adapter, newest_matching};
+use crate::processes::{KILL_TIMEOUT, Mark};
 use crate::program::Program;
 
 /// How long a program has to exit after its stdin is closed, and again after TERM.
 const EXIT_GRACE: Duration = Duration::from_secs(2);
-
-/// How long killed processes may take to disappear.
-const KILL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The environment variable that names the program's protocol.
 const PROTOCOL_VARIABLE: &str = "THREAD_AGENT";
@@ -66,11 +62,11 @@ impl Adapter {
     /// Ends the program, if there is one; of a persistent program also what it started. Blocks until it has
     /// exited, which takes a few seconds at most unless it cannot be killed.
     pub(super) fn end_program(&mut self) {
-        let Some(mut running) = self.running.take() else { return };
+        let Some(running) = &mut self.running else { return };
         running.program.close_input();
         let mut killed_at = Instant::now() + 2 * EXIT_GRACE;
         let mut term_at = Some(Instant::now() + EXIT_GRACE);
-        while running.exited.is_none() {
+        while let Some(running) = self.running.as_ref().filter(|running| running.exited.is_none()) {
             let now = Instant::now();
             if term_at.is_some_and(|at| now >= at) {
                 running.program.signal(Signal::TERM);
@@ -82,31 +78,25 @@ impl Adapter {
             }
             // The program may be blocked writing to a full channel.
             drop(self.receive.recv_timeout(Duration::from_millis(10)));
-            while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
-                if pid == running.program.pid() {
-                    running.exited = Some(code_of(status));
-                }
-            }
+            self.reap();
         }
-        if self.options.protocol.keeps_process() {
-            self.kill(self.mark_of_program().session(running.program.pid()));
-        }
+        self.drop_exited();
     }
 
     /// Selects the processes of this consumer's agent.
-    pub(super) fn mark(&self) -> Mark {
+    fn mark(&self) -> Mark {
         Mark::thread(self.queue.location()).with("THREAD_CONSUMER", self.options.consumer.as_str())
     }
 
     /// Selects the processes of a persistent program, also by ancestry: nothing else of this consumer is
     /// running.
-    pub(super) fn mark_of_program(&self) -> Mark {
+    fn mark_of_program(&self) -> Mark {
         let mark = self.mark().with(PROTOCOL_VARIABLE, self.options.protocol.name());
         mark.below(self.supervisor.clone(), BTreeSet::new())
     }
 
-    pub(super) fn kill(&self, mark: Mark) {
-        if let Err(e) = mark.kill(KILL_TIMEOUT) {
+    fn kill(&self, mark: Mark) {
+        if let Err(e) = mark.kill() {
             self.warn(e);
         }
     }
@@ -157,9 +147,7 @@ impl Adapter {
 
 /// Whether no attempt was ever begun in a thread. Where the oldest event was pruned, that is not known.
 fn is_new(queue: &mut Queue) -> Result<bool> {
-    let begun = Filter::new("subtype = 'run'", Scope::Reading)?;
-    let newest = queue.newest()?.0;
-    Ok(queue.event(1)?.is_some() && queue.newest_matching(begun.as_ref(), newest, 1)?.is_empty())
+    Ok(queue.event(1)?.is_some() && newest_matching(queue, "subtype = 'run'")?.is_none())
 }
 
 fn code_of(status: WaitStatus) -> i32 {

@@ -60,14 +60,14 @@ impl Adapter {
                 return Ok(Step::End);
             }
         }
-        let next = self.runs.next(self.options.attempts);
+        let next = self.runs.next(self.options.stay.attempts);
         self.waiter.take_if(|waiter| next != Next::Run(waiter.id));
         match next {
             Next::Nothing => {
                 self.restore_cursor()?;
                 // Only a program that is kept is worth staying for. The supervisor looks for new messages
                 // again after this, so none is missed.
-                let idle = self.options.idle;
+                let idle = self.options.stay.idle;
                 let until = match self.options.protocol.keeps_process() {
                     true if self.works_in_background() => self.idle_since + idle.max(BACKGROUND),
                     true => self.idle_since + idle,
@@ -102,7 +102,7 @@ impl Adapter {
             }
             Next::GiveUp(id) => {
                 self.clean_up_before(id);
-                let attempts = self.options.attempts;
+                let attempts = self.options.stay.attempts;
                 let error = match self.runs.get(id).is_some_and(|open| open.run.is_own) {
                     true => KILLED.to_owned(),
                     false => format!("{KILLED} or the agent program failed in each of {attempts} attempts"),
@@ -143,7 +143,7 @@ impl Adapter {
     /// Whether the program is still working although it has answered. If no program is kept open, this does not
     /// matter.
     fn works_in_background(&self) -> bool {
-        let stays = self.running.is_some() && !self.options.idle.is_zero();
+        let stays = self.running.is_some() && !self.options.stay.idle.is_zero();
         stays && self.options.protocol.works_in_background()
     }
 
@@ -178,7 +178,7 @@ impl Adapter {
             Some(_) => UNASKED_STOP,
             None if attempt.waits_for_somebody() => return None,
             None if self.runs.iter().any(|open| open.id() != id) => SETTLE,
-            None if !attempt.calls.is_empty() => self.options.quiet,
+            None if !attempt.calls.is_empty() => self.options.settings.quiet,
             None => UNASKED_QUIET,
         };
         let until = attempt.last_said + quiet;
@@ -214,7 +214,7 @@ impl Adapter {
         let Some(attempt) = &self.attempt else { return Ok(Step::Again) };
         let id = attempt.run.reply_to;
         self.idle_since = Instant::now();
-        let quiet_at = attempt.last_output + self.options.quiet;
+        let quiet_at = attempt.last_output + self.options.settings.quiet;
         if attempt.ending.is_none() && attempt.done.is_none() {
             let why = if self.stopped() {
                 Some(Why::Stopped)
@@ -223,7 +223,7 @@ impl Adapter {
             } else if let Some(verdict) = self.runs.verdict(id) {
                 Some(Why::Verdict(verdict))
             } else if !attempt.run.is_own && !attempt.waits_for_somebody() && Instant::now() >= quiet_at {
-                let quiet = thread::model::duration::format(self.options.quiet);
+                let quiet = thread::model::duration::format(self.options.settings.quiet);
                 let error = format!("the agent program printed nothing for {quiet}");
                 Some(Why::Failed { error, retryable: true })
             } else {
@@ -249,7 +249,7 @@ impl Adapter {
         let moments = [
             exited.map(|running| Instant::now() + OUTPUT_GRACE.saturating_sub(running.waited)),
             unasked_until,
-            attempt.ending.as_ref().and_then(Ending::next_stage_at),
+            attempt.ending.as_ref().and_then(Ending::next_signal_at),
             (attempt.ending.is_none() && !attempt.waits_for_somebody() && !attempt.run.is_own)
                 .then_some(quiet_at),
             attempt.asked.iter().map(|asked| asked.until).min(),

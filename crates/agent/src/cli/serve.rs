@@ -52,12 +52,8 @@ pub fn run(settings: Settings, stay: Stay, program: Vec<String>, globals: &Globa
         program: program.into_iter().map(Into::into).collect(),
         environment,
         protocol,
-        attempts: stay.attempts,
-        idle: stay.idle,
-        quiet: settings.quiet,
-        max_output: settings.max_output,
-        max_agents: stay.max_agents,
-        permit: settings.permit.into(),
+        settings,
+        stay,
     };
     let adapter = Adapter::new(queue, launcher, options)?;
     let stop = adapter.stopper();

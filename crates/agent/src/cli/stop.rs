@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::processes::{self, Mark};
+use crate::processes::{self, KILL_TIMEOUT, Mark};
 use crate::sub_agent::{Sub, threads_in};
 use clap::Args;
 use thread::files::lock::Lock;
@@ -18,9 +18,6 @@ use thread::run::{Launcher, WakeBy};
 use thread::{Error, Queue};
 
 use super::{Failure, Globals, Result, find_launcher, print};
-
-/// How long killed processes may take to disappear.
-const KILL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long an agent that is started again and again is stopped again.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -53,7 +50,11 @@ impl Command {
         for dir in threads_in(queue.path()) {
             let mut sub = Queue::open(dir)?;
             locks.extend(end(&mut sub)?);
-            end_task(&mut sub, &launcher)?;
+            // That it was stopped is recorded, and reported to its parent.
+            if let Ok(task) = Sub::of(&mut sub) {
+                task.end(&mut sub, &launcher, "stopped with its parent")?;
+                task.report(&mut sub, &launcher)?;
+            }
         }
         print(queue.location())
     }
@@ -79,7 +80,7 @@ fn end(queue: &mut Queue) -> Result<Vec<Lock>> {
                 Err(Error::UnknownConsumer(_)) => break,
                 stopped => stopped?,
             };
-            processes::kill_all(&started, KILL_TIMEOUT).map_err(gone)?;
+            processes::kill_all(&started).map_err(gone)?;
             let lock = queue.files().consumer_lock(agent);
             match Lock::take(queue.files(), lock, LOCK_TIMEOUT) {
                 Ok(lock) => {
@@ -97,7 +98,7 @@ fn end(queue: &mut Queue) -> Result<Vec<Lock>> {
             }
         }
     }
-    Mark::thread(&location).kill(KILL_TIMEOUT).map_err(gone)?;
+    Mark::thread(&location).kill().map_err(gone)?;
     let until = Instant::now() + KILL_TIMEOUT;
     while agents.iter().any(|agent| !processes::supervisors_of(&location, agent.as_str()).is_empty()) {
         if Instant::now() >= until {
@@ -106,13 +107,4 @@ fn end(queue: &mut Queue) -> Result<Vec<Lock>> {
         std::thread::sleep(STEP);
     }
     Ok(locks)
-}
-
-/// Records that a sub-agent was stopped, and reports that to its parent.
-fn end_task(queue: &mut Queue, launcher: &Launcher) -> Result<()> {
-    if let Ok(sub) = Sub::of(queue) {
-        sub.end(queue, launcher, "stopped with its parent")?;
-        sub.report(queue, launcher)?;
-    }
-    Ok(())
 }

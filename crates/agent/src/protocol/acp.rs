@@ -16,26 +16,28 @@ use std::path::PathBuf;
 use agent_client_protocol_schema::ProtocolVersion;
 use agent_client_protocol_schema::v1::{
     AGENT_METHOD_NAMES, CLIENT_METHOD_NAMES, CancelNotification, Implementation, InitializeRequest,
-    PermissionOptionKind, PromptCapabilities, RequestPermissionOutcome, RequestPermissionRequest,
-    RequestPermissionResponse, SelectedPermissionOutcome, SessionNotification, SessionUpdate, ToolCallStatus,
-    ToolCallUpdate,
+    PromptCapabilities, RequestPermissionOutcome, RequestPermissionRequest, RequestPermissionResponse,
+    SelectedPermissionOutcome, SessionNotification, SessionUpdate, ToolCallStatus, ToolCallUpdate,
 };
 use serde_json::{Value, json};
 
 use self::blocks::{part_of, text_of};
-use self::call::{Call, known};
+use self::call::{Call, known, reported, word_of};
+use self::requests::Request;
 pub use self::requests::ToolServer;
-use self::requests::{Request, reported_session};
-use super::{Done, Ended, Output, Prompt, Protocol};
+use super::{Done, Output, Prompt, Protocol, send};
 use thread_conversation::{Choice, ClientInput, Permission, ToolCall, ToolResult};
 
 /// How many bytes an agent may print that are not messages, such as notices of `npx`.
 const NOISE: usize = 64 * 1024;
 
+/// The names that agents give the id of their own session, where it is another.
+const SESSION_ID: [&str; 2] = ["sessionId", "session_id"];
+
 /// The longest message, in bytes.
 const LONGEST_LINE: usize = 64 * 1024 * 1024;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Acp {
     /// Where the agent works; absolute.
     cwd: PathBuf,
@@ -69,23 +71,7 @@ pub struct Acp {
 impl Acp {
     /// Creates the protocol for an agent that works in this directory, and has these servers' tools.
     pub fn new(cwd: PathBuf, servers: Vec<ToolServer>) -> Acp {
-        Acp {
-            cwd,
-            servers,
-            line: Vec::new(),
-            noise: 0,
-            last_id: 0,
-            requests: BTreeMap::new(),
-            session: None,
-            newest: None,
-            waiting: None,
-            can_load: false,
-            can_resume: false,
-            takes: PromptCapabilities::default(),
-            calls: BTreeMap::new(),
-            tasks: 0,
-            permissions: BTreeMap::new(),
-        }
+        Acp { cwd, servers, ..Acp::default() }
     }
 
     fn message(&mut self, message: &Value, out: &mut Vec<u8>) -> Result<Vec<Output>, Done> {
@@ -108,7 +94,9 @@ impl Acp {
             return Vec::new();
         }
         let params = &message["params"];
-        let id = reported_session(&params["_meta"]).or_else(|| reported_session(&params["update"]["_meta"]));
+        let id = [&params["_meta"], &params["update"]["_meta"]]
+            .into_iter()
+            .find_map(|meta| reported(meta.as_object()?, SESSION_ID));
         self.newest =
             id.or_else(|| params["sessionId"].as_str().map(str::to_owned)).or_else(|| self.newest.take());
         // Unknown kinds of updates are ignored.
@@ -239,7 +227,7 @@ impl Acp {
         let choices = asked.options.iter().map(|option| Choice {
             id: option.option_id.to_string(),
             name: option.name.clone(),
-            kind: kind_of(option.kind).to_owned(),
+            kind: word_of(&option.kind).unwrap_or_default(),
         });
         output.push(Output::Asks(Permission {
             request_id,
@@ -277,10 +265,6 @@ impl Acp {
 impl Protocol for Acp {
     fn name(&self) -> &'static str {
         "acp"
-    }
-
-    fn keeps_process(&self) -> bool {
-        true
     }
 
     fn speaks_unasked(&self) -> bool {
@@ -330,10 +314,6 @@ impl Protocol for Acp {
         output
     }
 
-    fn ended(&mut self, ended: Ended) -> Vec<Output> {
-        vec![Output::Done(Done::Failed { error: ended.to_string(), retryable: true })]
-    }
-
     fn cancel(&mut self, out: &mut Vec<u8>) -> bool {
         let Some(session) = self.session.clone() else { return false };
         let params = CancelNotification::new(session);
@@ -353,20 +333,5 @@ impl Protocol for Acp {
             None => RequestPermissionOutcome::Cancelled,
         };
         self.answer_permission(request_id, outcome, out);
-    }
-}
-
-fn send(out: &mut Vec<u8>, message: Value) {
-    out.extend(message.to_string().into_bytes());
-    out.push(b'\n');
-}
-
-fn kind_of(kind: PermissionOptionKind) -> &'static str {
-    match kind {
-        PermissionOptionKind::AllowOnce => "allow_once",
-        PermissionOptionKind::AllowAlways => "allow_always",
-        PermissionOptionKind::RejectOnce => "reject_once",
-        PermissionOptionKind::RejectAlways => "reject_always",
-        _ => "other",
     }
 }

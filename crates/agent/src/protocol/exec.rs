@@ -72,10 +72,4 @@ impl Protocol for Exec {
         }));
         output
     }
-
-    fn cancel(&mut self, _: &mut Vec<u8>) -> bool {
-        false
-    }
-
-    fn permit(&mut self, _: &str, _: Option<&str>, _: &mut Vec<u8>) {}
 }

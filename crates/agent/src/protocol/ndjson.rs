@@ -9,7 +9,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Done, Ended, Output, Prompt, Protocol};
+use super::{Done, Output, Prompt, Protocol, send};
 use thread_conversation::{ClientInput, Status, ToolCall, ToolResult};
 
 /// The longest line, in bytes: far more than an answer that may be stored.
@@ -93,10 +93,6 @@ impl Protocol for Ndjson {
         "ndjson"
     }
 
-    fn keeps_process(&self) -> bool {
-        true
-    }
-
     fn takes(&self, _: &str) -> bool {
         true
     }
@@ -119,12 +115,9 @@ impl Protocol for Ndjson {
                 files.map(|file| json!({ "path": file.path, "mime_type": file.mime_type })).collect();
         }
         if !prompt.transcript.is_empty() {
-            let spoken = prompt.transcript.iter();
-            event["transcript"] =
-                spoken.map(|one| json!({ "role": one.role.as_str(), "content": one.content })).collect();
+            event["transcript"] = json!(prompt.transcript);
         }
-        out.extend(event.to_string().into_bytes());
-        out.push(b'\n');
+        send(out, event);
     }
 
     fn read(&mut self, bytes: &[u8], _: &mut Vec<u8>) -> Vec<Output> {
@@ -150,16 +143,6 @@ impl Protocol for Ndjson {
         output
     }
 
-    fn ended(&mut self, ended: Ended) -> Vec<Output> {
-        vec![Output::Done(Done::Failed { error: ended.to_string(), retryable: true })]
-    }
-
-    fn cancel(&mut self, _: &mut Vec<u8>) -> bool {
-        false
-    }
-
-    fn permit(&mut self, _: &str, _: Option<&str>, _: &mut Vec<u8>) {}
-
     fn tool_result(&mut self, result: &ToolResult, input: &ClientInput, out: &mut Vec<u8>) {
         let ToolResult { call_id, name, outcome, .. } = result;
         let mut line =
@@ -169,8 +152,7 @@ impl Protocol for Ndjson {
             Err(error) => line["error"] = error.clone().into(),
         }
         hand_over(input, &mut line);
-        out.extend(line.to_string().into_bytes());
-        out.push(b'\n');
+        send(out, line);
     }
 }
 

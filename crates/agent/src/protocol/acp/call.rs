@@ -38,7 +38,11 @@ impl Call {
             call.kind = Some(kind);
         }
         // A title may change, and describes this call; a name is the tool's.
-        let given = fields.name.take().filter(|name| !name.is_empty()).or_else(|| tool_name(meta));
+        let given = fields
+            .name
+            .take()
+            .filter(|name| !name.is_empty())
+            .or_else(|| reported(meta?, ["toolName", "tool_name"]));
         if let Some(name) = given {
             call.name = name;
         } else if call.name.is_empty() {
@@ -89,18 +93,17 @@ impl Call {
     }
 }
 
-/// The name of the tool, where the agent gives it in an extension of its own: `{"claudeCode":{"toolName":"Bash"}}`.
-fn tool_name(meta: Option<&Map<String, Value>>) -> Option<String> {
+/// A text that the agent gives in an extension of its own, under one of these names: `{"claudeCode":{"toolName":"Bash"}}`.
+pub fn reported(meta: &Map<String, Value>, names: [&str; 2]) -> Option<String> {
     let of = |object: &Map<String, Value>| {
-        let name = ["toolName", "tool_name"].into_iter().find_map(|key| object.get(key)?.as_str())?;
-        Some(name.to_owned()).filter(|name| !name.is_empty())
+        let text = names.into_iter().find_map(|name| object.get(name)?.as_str())?;
+        Some(text.to_owned()).filter(|text| !text.is_empty())
     };
-    let meta = meta?;
     of(meta).or_else(|| meta.values().find_map(|value| of(value.as_object()?)))
 }
 
 /// The word that stands for a value in the protocol.
-fn word_of(value: &impl Serialize) -> Option<String> {
+pub fn word_of(value: &impl Serialize) -> Option<String> {
     serde_json::to_value(value).ok()?.as_str().map(str::to_owned)
 }
 

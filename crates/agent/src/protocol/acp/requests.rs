@@ -13,8 +13,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::blocks::blocks_of;
-use super::call::Call;
-use super::{Acp, send};
+use super::call::{Call, reported};
+use super::{Acp, SESSION_ID, send};
 use crate::protocol::{Done, Output, Prompt};
 use crate::transcript::as_text;
 use thread_conversation::ClientInput;
@@ -175,7 +175,7 @@ impl Acp {
                     self.tasks = 0;
                 }
                 self.turn_done();
-                if let Some(id) = reported_session(&result["_meta"]) {
+                if let Some(id) = result["_meta"].as_object().and_then(|meta| reported(meta, SESSION_ID)) {
                     self.newest = Some(id);
                 }
                 output.extend(self.newest_session());
@@ -184,15 +184,6 @@ impl Acp {
             }
         }
     }
-}
-
-/// The id of the agent's own session, where it gives another in an extension of its own.
-pub fn reported_session(meta: &Value) -> Option<String> {
-    let of = |object: &Value| {
-        let id = ["sessionId", "session_id"].into_iter().find_map(|key| object.get(key)?.as_str())?;
-        Some(id.to_owned()).filter(|id| !id.is_empty())
-    };
-    of(meta).or_else(|| meta.as_object()?.values().find_map(of))
 }
 
 fn prompt_done(result: &Value) -> Result<Done, Done> {
