@@ -63,14 +63,20 @@ impl Install {
         }
         words.push("--".to_owned());
         words.extend(self.program.iter().cloned());
-        let quote = |text: &str| {
-            let quoted = shlex::try_quote(text).map(|quoted| quoted.into_owned());
-            quoted.map_err(|_| Error::Other("an argument of the agent has a NUL character".into()))
-        };
-        let words: Vec<String> = words.iter().map(|word| quote(word)).collect::<Result<_>>()?;
+        let words: Vec<String> = words.iter().map(|word| quoted(word)).collect::<Result<_>>()?;
         let path = std::env::var_os("PATH").unwrap_or_default();
-        Ok(format!("PATH={} exec {}", quote(&path.to_string_lossy())?, words.join(" ")))
+        Ok(format!("PATH={} exec {}", quoted(&path.to_string_lossy())?, words.join(" ")))
     }
+}
+
+/// A word of a command line, as the shell reads it.
+///
+/// # Errors
+///
+/// It has a NUL character.
+pub fn quoted(word: &str) -> Result<String> {
+    let quoted = shlex::try_quote(word).map(|quoted| quoted.into_owned());
+    quoted.map_err(|_| Error::Other("an argument of the agent has a NUL character".into()))
 }
 
 /// Subscribes the agent, and starts it if something is pending.

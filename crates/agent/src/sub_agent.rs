@@ -8,6 +8,7 @@
 
 use std::hash::{BuildHasher, Hasher};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use thread::model::key::IdempotencyKey;
@@ -17,7 +18,7 @@ use thread::queue::NewThread;
 use thread::run::{Launcher, push};
 use thread::{After, Error, Event, Filter, Queue, Result};
 
-use crate::install::FILTER;
+use crate::install::{FILTER, quoted};
 use crate::launcher;
 use crate::store::push_once;
 use thread_conversation::{
@@ -33,6 +34,9 @@ const PARENT: &str = "internal:agent:default:parent";
 
 /// The tool by which programs start sub-agents. They may show its name with that of its server before it.
 pub const TOOL: &str = "subagent_run";
+
+/// How often those who wait for a sub-agent dispatch its consumers, in case all its processes were killed.
+pub const DISPATCH_EVERY: Duration = Duration::from_secs(5);
 
 /// The id of the task: it is the first event of a sub-agent's thread.
 const TASK: i64 = 1;
@@ -127,7 +131,7 @@ pub fn start(parent: &mut Queue, launcher: &Launcher, new: &NewSubAgent) -> Resu
     let reporter = launcher::program("thread-agent").map_err(Error::Other)?;
     queue.subscribe(&subscription(
         REPORTER,
-        format!("exec {} _report", quote(&reporter)?),
+        format!("exec {} _report", quoted(&reporter.to_string_lossy())?),
         COPIED,
         &new.cwd,
     ))?;
@@ -165,12 +169,6 @@ pub fn handler_of_parent(parent: &mut Queue, consumer: &ConsumerId) -> Result<Op
         names.any(|name| handler.split_once(name).is_some_and(|(_, rest)| rest.contains(" -- ")))
     };
     Ok(Some(subscription.handler_cmd).filter(is_adapter))
-}
-
-fn quote(path: &Path) -> Result<String> {
-    let text = path.to_string_lossy();
-    let quoted = shlex::try_quote(&text).map(|quoted| quoted.into_owned());
-    quoted.map_err(|_| Error::Other("a path has a NUL character".into()))
 }
 
 fn subscription(consumer: &str, handler_cmd: String, filter: &str, cwd: &Path) -> NewSubscription {
@@ -213,7 +211,7 @@ impl Sub {
 
     /// The parent's run; calls and their results have no `reply_to`.
     fn run(&self) -> Run {
-        Run { run_id: self.run_id.clone(), reply_to: 0, attempt: self.attempt, is_own: false }
+        Run { run_id: self.run_id.clone(), attempt: self.attempt, ..Run::default() }
     }
 
     fn push_result(
@@ -328,8 +326,8 @@ impl Sub {
     ///
     /// Those of its thread.
     pub fn end(&self, queue: &mut Queue, launcher: &Launcher, why: &str) -> Result<()> {
-        let run =
-            Run { run_id: thread_conversation::run_id_of(TASK), reply_to: TASK, attempt: 0, is_own: false };
+        let run_id = thread_conversation::run_id_of(TASK);
+        let run = Run { run_id, reply_to: TASK, ..Run::default() };
         push_once(queue, launcher, run.cancelled(why, ""))
     }
 }

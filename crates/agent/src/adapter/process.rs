@@ -88,13 +88,6 @@ impl Adapter {
         Mark::thread(self.queue.location()).with("THREAD_CONSUMER", self.options.consumer.as_str())
     }
 
-    /// Selects the processes of a persistent program, also by ancestry: nothing else of this consumer is
-    /// running.
-    fn mark_of_program(&self) -> Mark {
-        let mark = self.mark().with(PROTOCOL_VARIABLE, self.options.protocol.name());
-        mark.below(self.supervisor.clone(), BTreeSet::new())
-    }
-
     fn kill(&self, mark: Mark) {
         if let Err(e) = mark.kill() {
             self.warn(e);
@@ -121,7 +114,10 @@ impl Adapter {
     pub(super) fn drop_exited(&mut self) {
         let Some(running) = self.running.take_if(|running| running.exited.is_some()) else { return };
         if self.options.protocol.keeps_process() {
-            self.kill(self.mark_of_program().session(running.program.pid()));
+            // Also by ancestry: nothing else of this consumer is running.
+            let mark = self.mark().with(PROTOCOL_VARIABLE, self.options.protocol.name());
+            let mark = mark.below(self.supervisor.clone(), BTreeSet::new());
+            self.kill(mark.session(running.program.pid()));
         }
     }
 

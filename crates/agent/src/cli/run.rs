@@ -4,11 +4,11 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::install::Install;
 use crate::settings::Settings;
-use crate::sub_agent::{self, NewSubAgent, Sub};
+use crate::sub_agent::{self, DISPATCH_EVERY, NewSubAgent, Sub};
 use clap::{Args, ValueHint};
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -20,9 +20,6 @@ use thread_conversation::CONSUMER;
 use super::install::readable;
 use super::serve::ENV_FILE;
 use super::{Failure, Globals, Result, current_directory, find_launcher, open, print, variable};
-
-/// How often the sub-agent's consumers are dispatched, in case all its processes were killed.
-const DISPATCH_EVERY: Duration = Duration::from_secs(5);
 
 /// Give a task to a sub-agent, and print its answer
 ///

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use thread::model::filter::Scope as FilterScope;
 use thread::{After, Filter, Queue};
-use thread_agent::sub_agent::{self, NewSubAgent, Sub, TOOL, threads_in};
+use thread_agent::sub_agent::{self, DISPATCH_EVERY, NewSubAgent, Sub, TOOL, threads_in};
 use thread_conversation::runs::OpenRun;
 use thread_conversation::{Entry, ToolCall};
 use thread_sessions::runs::open_runs;
@@ -22,9 +22,6 @@ use crate::scope::{Look, Scope, Turn, open};
 
 /// How long the adapter may take to store the call by which its agent asks.
 const STORED: Duration = Duration::from_secs(2);
-
-/// How often the sub-agent's consumers are dispatched, in case all its processes were killed.
-const DISPATCH_EVERY: Duration = Duration::from_secs(5);
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
