@@ -76,13 +76,6 @@ enum Command {
     Report,
 }
 
-impl Globals {
-    /// Opens the thread of `--thread` or its default, see [`open`].
-    pub fn open(&self) -> Result<Queue> {
-        open(self.thread.clone())
-    }
-}
-
 /// Executes `thread-agent-<scheme>` with these arguments, in place of this process, if the thread is in a location that
 /// only that program knows. Returns only if this one knows it, or there is none.
 fn hand_over(named: Option<PathBuf>, words: &[OsString]) -> Result<()> {

@@ -36,7 +36,7 @@ pub enum ProgramEvent {
 #[derive(Debug)]
 pub struct Program {
     /// It leads the session and process group of this id.
-    pid: Pid,
+    pub pid: Pid,
     /// Distinguishes its events from those of an earlier program that are still in the channel.
     pub number: u64,
     stdin: Option<Sender<Vec<u8>>>,
@@ -86,10 +86,6 @@ impl Program {
         };
         read(child, pid, (stdout, logged), move |event| events.send(message(number, event)).is_ok());
         Ok(program)
-    }
-
-    pub fn pid(&self) -> Pid {
-        self.pid
     }
 
     /// Sends it more input, without blocking. Input that it has not read when it exits is lost.

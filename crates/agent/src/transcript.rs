@@ -56,7 +56,8 @@ pub fn transcript(
                 _ => "assistant",
             };
             let text = text_of(&event.content);
-            let content = end_of(&text, BYTES - bytes).to_owned();
+            let start = text.ceil_char_boundary(text.len().saturating_sub(BYTES - bytes));
+            let content = text[start..].to_owned();
             // A message that had to be cut uses up the limit.
             bytes = if content.len() < text.len() { BYTES } else { bytes + content.len() };
             said.push(Spoken { role, content });
@@ -65,11 +66,6 @@ pub fn transcript(
     }
     said.reverse();
     Ok(said)
-}
-
-/// The end of a text, at most `most` bytes, starting at a character boundary.
-fn end_of(text: &str, most: usize) -> &str {
-    &text[text.ceil_char_boundary(text.len().saturating_sub(most))..]
 }
 
 /// Returns the transcript as text, for programs whose prompts have no field for it.

@@ -94,10 +94,10 @@ async fn listen<T>(
 /// What the editor has to print; `None` if nothing is shown.
 fn at_prompt(screen: &mut Screen, received: &Received) -> Option<String> {
     match received {
-        Received::Event(_, text) | Received::Unknown(text) if screen.json() => screen.frame_at_prompt(text),
+        Received::Event(_, text) | Received::Unknown(text) if screen.json => screen.frame_at_prompt(text),
         Received::Event(frame, _) => shown(&frame.event),
         Received::Unknown(_) => None,
-        Received::Lost(_) if screen.json() => None,
+        Received::Lost(_) if screen.json => None,
         Received::Unreadable(error) => Some(visible(&format!("[error] {error}"))),
         Received::Lost(why) => Some(visible(&format!("[the connection was lost ({why}); connecting again]"))),
     }

@@ -72,7 +72,7 @@ async fn run(options: Options, screen: &mut Screen) -> Result<Outcome> {
     let message = match options.message.as_deref() {
         Some("-") => Some(read_stdin()?),
         Some(text) => Some(text.to_owned()),
-        None if options.only_prints() || io::stdin().is_terminal() => None,
+        None if options.sessions || options.history.is_some() || io::stdin().is_terminal() => None,
         None => Some(read_stdin()?),
     };
     if message.as_deref().is_some_and(|text| text.trim().is_empty()) {

@@ -58,10 +58,3 @@ pub struct Options {
     #[arg(long, value_name = "DIR")]
     pub root: Option<PathBuf>,
 }
-
-impl Options {
-    /// Whether the options ask for output that needs no message.
-    pub fn only_prints(&self) -> bool {
-        self.sessions || self.history.is_some()
-    }
-}

@@ -24,7 +24,7 @@ const MANY: usize = 20;
 
 pub struct Screen {
     /// Every event as a line of JSON, and nothing else, on stdout.
-    json: bool,
+    pub json: bool,
     out_is_terminal: bool,
     err_is_terminal: bool,
     /// Whether stdout ends in an incomplete line.
@@ -39,10 +39,6 @@ impl Screen {
             err_is_terminal: io::stderr().is_terminal(),
             in_line: false,
         }
-    }
-
-    pub fn json(&self) -> bool {
-        self.json
     }
 
     /// Whether the answer is shown as it comes. Elsewhere an attempt that fails could not be taken back.

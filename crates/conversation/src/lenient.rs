@@ -9,11 +9,6 @@ pub(crate) fn object_of(event: &Event) -> Map<String, Value> {
     event.metadata.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
-/// Run ids are passed to programs in their environment, so length and characters are limited.
-fn is_run_id(text: &str) -> bool {
-    text.len() <= crate::MAX_RUN_ID && !text.chars().any(char::is_control)
-}
-
 pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
@@ -32,8 +27,9 @@ pub(crate) fn text<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<S
     Ok(lenient::<D, Option<String>>(from)?.filter(|text| !text.is_empty()))
 }
 
+/// Reads a run id. They are passed to programs in their environment, so length and characters are limited.
 pub(crate) fn run_id<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
-    Ok(text(from)?.filter(|id| is_run_id(id)))
+    Ok(text(from)?.filter(|id| id.len() <= crate::MAX_RUN_ID && !id.contains(char::is_control)))
 }
 
 /// Reads an event id; may be written as text, as `thread push --meta` does.

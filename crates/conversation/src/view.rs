@@ -120,20 +120,6 @@ struct Sub {
     is_open: bool,
 }
 
-/// A text, as its length and a hash.
-#[derive(Debug, Default)]
-struct Streamed {
-    bytes: usize,
-    hash: DefaultHasher,
-}
-
-impl Streamed {
-    fn add(&mut self, text: &str) {
-        self.bytes += text.len();
-        self.hash.write(text.as_bytes());
-    }
-}
-
 /// What has happened in a run.
 #[derive(Debug, Default)]
 pub struct RunView {
@@ -145,7 +131,8 @@ pub struct RunView {
     /// The state that client and agent share, as the client has it.
     pub state: Value,
     state_changed: bool,
-    streamed: Streamed,
+    /// The text streamed in this attempt, as a hash.
+    streamed: DefaultHasher,
     /// By the ids that clients see.
     calls: HashMap<String, Call>,
     /// In their order.
@@ -172,9 +159,9 @@ impl RunView {
 
     /// Whether the text streamed in this attempt is this.
     pub fn has_streamed(&self, whole: &str) -> bool {
-        let mut other = Streamed::default();
-        other.add(whole);
-        self.streamed.bytes == other.bytes && self.streamed.hash.finish() == other.hash.finish()
+        let mut other = DefaultHasher::new();
+        other.write(whole.as_bytes());
+        self.streamed.finish() == other.finish()
     }
 
     /// Calls without a result, with their ids, in their order.
@@ -227,7 +214,7 @@ impl RunView {
                     return None;
                 }
                 self.has_started = true;
-                self.streamed = Streamed::default();
+                self.streamed = DefaultHasher::new();
                 if *attempt <= 1 {
                     return None;
                 }
@@ -250,7 +237,7 @@ impl RunView {
         Some(match &record.entry {
             Entry::Token { text, .. } | Entry::Thinking { text, .. } if text.is_empty() => return None,
             Entry::Token { text, message_id } => {
-                self.streamed.add(text);
+                self.streamed.write(text.as_bytes());
                 Change::Text { text, message_id: message_id.as_deref() }
             }
             Entry::Thinking { text, .. } => Change::Thinking(text),

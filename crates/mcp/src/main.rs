@@ -15,6 +15,7 @@ use thread::failure::{Failure, Result, WithHint};
 use thread::files::surrounding;
 use thread::model::location::Location;
 use thread::model::subscription::ConsumerId;
+use thread_agent::cli::variable;
 use thread_agent::launcher;
 use thread_agent::sub_agent::is_sub_agent;
 use thread_conversation::CONSUMER;
@@ -146,31 +147,24 @@ async fn run(options: Options) -> Result<()> {
 
 /// The thread and the root that the server is for.
 fn locations(options: &Options) -> Result<(Option<PathBuf>, Option<Root>)> {
-    let thread = match (&options.thread, &options.root) {
-        (None, Some(_)) => None,
-        (Some(thread), _) => Some(thread.clone()),
-        (None, None) => {
-            let variable =
-                std::env::var_os("THREAD_DIR").filter(|value| !value.is_empty()).map(PathBuf::from);
-            let surrounding = || surrounding(&std::env::current_dir().ok()?);
-            Some(variable.or_else(surrounding).ok_or_else(|| {
-                Failure::usage(
-                    "no thread given, and the current directory is not inside one",
-                    "give --thread PATH, or --root DIR for all sessions",
-                )
-            })?)
+    let mut thread = options.thread.clone();
+    if thread.is_none() && options.root.is_none() {
+        let surrounding = || surrounding(&std::env::current_dir().ok()?);
+        thread = variable("THREAD_DIR").map(PathBuf::from).or_else(surrounding);
+        if thread.is_none() {
+            return Err(Failure::usage(
+                "no thread given, and the current directory is not inside one",
+                "give --thread PATH, or --root DIR for all sessions",
+            ));
         }
-    };
+    }
     if let Some(scheme) = thread.as_ref().and_then(|path| Location::from(path).scheme().map(str::to_owned)) {
         let what = format!("there are tools for threads in directories, not for {scheme}:// ones");
         return Err(Failure::usage(what, "name a thread's directory"));
     }
     let thread = thread.map(|path| Ok::<_, Failure>(Queue::open(path)?.path().to_owned())).transpose()?;
-    let root = match (&options.root, &thread) {
-        (Some(root), _) => Some(root.clone()),
-        (None, Some(thread)) if options.sessions => root_of(thread),
-        (None, _) => None,
-    };
+    let around = || thread.as_deref().filter(|_| options.sessions).and_then(root_of);
+    let root = options.root.clone().or_else(around);
     let open = |dir: PathBuf| {
         let hint = "name the --root of `thread serve`; no one else may write to it";
         let (root, _) = Root::open(&dir).with_hint(format_args!("cannot use {}", dir.display()), hint)?;

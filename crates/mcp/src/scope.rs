@@ -7,7 +7,6 @@ use std::time::Duration;
 use thread::Queue;
 use thread::model::subscription::ConsumerId;
 use thread::run::Launcher;
-use thread_agent::sub_agent::is_sub_agent;
 use thread_conversation::CONSUMER;
 use thread_sessions::catalogue::Catalogue;
 use thread_sessions::turns::Turns;
@@ -84,11 +83,6 @@ impl Scope {
             calls: TaskTracker::new(),
             turns: Turns::new(AT_ONCE),
         }
-    }
-
-    /// Whether sub-agents may be started: not by one.
-    pub fn may_have_sub_agents(&self) -> bool {
-        self.has_processes && !self.thread.as_deref().is_some_and(is_sub_agent)
     }
 
     /// The thread of a session, or the server's own.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+use thread_agent::sub_agent::is_sub_agent;
 use tokio_util::sync::CancellationToken;
 
 use crate::problem::{Problem, Result};
@@ -132,7 +133,7 @@ pub fn tools(scope: &Scope) -> impl Iterator<Item = &'static Tool> {
         Needs::Permission => scope.allow_subscribe,
         Needs::Root => scope.root.is_some(),
         Needs::Processes => scope.has_processes,
-        Needs::Depth => scope.may_have_sub_agents(),
+        Needs::Depth => scope.has_processes && !scope.thread.as_deref().is_some_and(is_sub_agent),
     })
 }
 

@@ -83,7 +83,7 @@ impl Adapter {
     pub(super) fn finish(&mut self) -> Result<()> {
         // Which calls are open is known once all output has been stored and read back.
         self.flush_and_catch_up()?;
-        let program = self.running.as_ref().map(|running| running.program.pid());
+        let program = self.running.as_ref().map(|running| running.program.pid);
         self.drop_exited();
         let Some(mut attempt) = self.attempt.take() else { return Ok(()) };
         let id = attempt.run.reply_to;

@@ -280,26 +280,21 @@ impl Adapter {
     /// Gives calls of the client's tools an error if they get no answer: they timed out, or the user sent
     /// another message.
     pub(super) fn give_up_client_calls(&mut self) {
-        let Some(attempt) = &self.attempt else { return };
+        let Some(attempt) = &mut self.attempt else { return };
         let newest = self.runs.iter().filter(|run| run.priority != Priority::Later).map(OpenRun::id).max();
         let (run, now) = (attempt.run.clone(), Instant::now());
         let mut given_up = Vec::new();
-        for (call_id, call) in &attempt.client_calls {
+        for (call_id, call) in &mut attempt.client_calls {
             let error = match call.event_id {
                 Some(id) if newest > Some(id) => "the user went on without it",
                 Some(_) if call.until <= now => "the client gave no result in time",
                 _ => continue,
             };
-            let (call_id, name) = (call_id.clone(), call.name.clone());
-            given_up.push(ToolResult::new(call_id, name, Err(error.to_owned())));
+            // The program gets it once it is stored, like any result.
+            call.event_id = None;
+            given_up.push(ToolResult::new(&**call_id, &*call.name, Err(error.to_owned())));
         }
-        // The program gets it once it is stored, like any result.
         for result in given_up {
-            if let Some(call) =
-                self.attempt.as_mut().and_then(|one| one.client_calls.get_mut(&result.call_id))
-            {
-                call.event_id = None;
-            }
             self.result(&run, &result);
         }
     }

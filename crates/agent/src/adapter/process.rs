@@ -53,7 +53,7 @@ impl Adapter {
     /// Reaps all children that have exited: the program, and supervisors started to wake consumers.
     pub(super) fn reap(&mut self) {
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
-            if let Some(running) = self.running.as_mut().filter(|running| running.program.pid() == pid) {
+            if let Some(running) = self.running.as_mut().filter(|running| running.program.pid == pid) {
                 running.exited = Some(code_of(status));
             }
         }
@@ -117,7 +117,7 @@ impl Adapter {
             // Also by ancestry: nothing else of this consumer is running.
             let mark = self.mark().with(PROTOCOL_VARIABLE, self.options.protocol.name());
             let mark = mark.below(self.supervisor.clone(), BTreeSet::new());
-            self.kill(mark.session(running.program.pid()));
+            self.kill(mark.session(running.program.pid));
         }
     }
 

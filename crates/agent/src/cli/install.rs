@@ -10,7 +10,7 @@ use thread::Error;
 use thread::model::subscription::ConsumerId;
 use thread_conversation::CONSUMER;
 
-use super::{Failure, Globals, Result, current_directory, find_launcher, print};
+use super::{Failure, Globals, Result, current_directory, find_launcher, open, print};
 
 /// Subscribe an agent that answers the messages of a thread
 ///
@@ -44,7 +44,7 @@ impl Command {
             )
         })?;
         self.settings.check()?;
-        let mut queue = globals.open()?;
+        let mut queue = open(globals.thread.clone())?;
         let cwd = current_directory()?;
         let env_file = self.settings.env_file.as_ref().map(|file| readable(&cwd.join(file))).transpose()?;
         let options = [self.settings.words(), self.stay.words()].concat();

@@ -176,7 +176,7 @@ fn wait(
 
 /// Runs the reporter of the sub-agent whose thread this is.
 pub fn report(globals: &Globals) -> Result<()> {
-    let mut queue = globals.open()?;
+    let mut queue = open(globals.thread.clone())?;
     let launcher = find_launcher()?;
     let sub = Sub::of(&mut queue)?;
     Ok(sub.report(&mut queue, &launcher)?)

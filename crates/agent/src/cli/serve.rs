@@ -10,7 +10,7 @@ use signal_hook::iterator::Signals;
 use thread::Queue;
 use thread::model::subscription::ConsumerId;
 
-use super::{Failure, Globals, Result, current_directory, variable};
+use super::{Failure, Globals, Result, current_directory, open, variable};
 
 /// The environment variable with the path of `--env-file`.
 pub const ENV_FILE: &str = "THREAD_AGENT_ENV_FILE";
@@ -26,7 +26,7 @@ pub fn run(settings: Settings, stay: Stay, program: Vec<String>, globals: &Globa
         )
     })?;
     settings.check()?;
-    let queue = globals.open()?;
+    let queue = open(globals.thread.clone())?;
     let stay = if is_sub_agent(queue.path()) { stay.for_sub_agent() } else { stay };
     let launcher = super::find_launcher()?;
     let mut environment = Vec::new();

@@ -17,7 +17,7 @@ use thread::run::stop::stop;
 use thread::run::{Launcher, WakeBy};
 use thread::{Error, Queue};
 
-use super::{Failure, Globals, Result, find_launcher, print};
+use super::{Failure, Globals, Result, find_launcher, open, print};
 
 /// How long an agent that is started again and again is stopped again.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -42,7 +42,7 @@ pub struct Command {}
 
 impl Command {
     pub fn run(self, globals: &Globals) -> Result<()> {
-        let mut queue = globals.open()?;
+        let mut queue = open(globals.thread.clone())?;
         // The events pushed here must not start any handler.
         let launcher = Launcher { waking: WakeBy::Nobody, ..find_launcher()? };
         // The agent first, so that it starts no more sub-agents.

@@ -8,7 +8,7 @@ use tokio_tungstenite::tungstenite::http::uri::Authority;
 /// The URL of a gateway's WebSocket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
-    is_tls: bool,
+    pub(super) is_tls: bool,
     /// Host and port.
     authority: Authority,
 }
@@ -30,10 +30,6 @@ impl Address {
             && !host.contains('@')
             && port.is_none() == authority.port().is_none();
         is_valid.then_some(Address { is_tls, authority })
-    }
-
-    pub fn is_tls(&self) -> bool {
-        self.is_tls
     }
 
     /// Whether it is this machine, without asking a name server.

@@ -118,8 +118,7 @@ impl Client {
     ///
     /// See [`Error`].
     pub async fn connect(settings: Settings) -> Result<Client, Error> {
-        let tls =
-            if settings.address.is_tls() { trusting(settings.ca.as_deref())? } else { Connector::Plain };
+        let tls = if settings.address.is_tls { trusting(settings.ca.as_deref())? } else { Connector::Plain };
         let mut client = Client {
             settings,
             tls,
