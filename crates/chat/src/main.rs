@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     runtime.shutdown_background();
     match done {
         Ok(Outcome::Final) => ExitCode::SUCCESS,
-        Ok(Outcome::Failed | Outcome::Cancelled) => ExitCode::FAILURE,
+        Ok(Outcome::Failed) => ExitCode::FAILURE,
         Ok(Outcome::Interrupted) => ExitCode::from(INTERRUPTED),
         Err(failure) => {
             screen.failure(&failure);

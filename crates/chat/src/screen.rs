@@ -157,7 +157,9 @@ impl Screen {
                 "{}  {}  {:>4} messages  {}",
                 session.id, session.last_activity, session.message_count, session.title
             );
-            self.line(&on_one_line(&line));
+            let line = on_one_line(&line);
+            let line = if self.out_is_terminal { shortened(&line, width()) } else { line };
+            write(&format!("{line}\n"));
         }
     }
 
@@ -178,14 +180,6 @@ impl Screen {
     fn value(&mut self, value: &impl serde::Serialize) {
         if let Ok(text) = serde_json::to_string(value) {
             self.frame(&text);
-        }
-    }
-
-    /// Prints a line, shortened to the width of the terminal.
-    fn line(&self, line: &str) {
-        match self.out_is_terminal {
-            true => write(&format!("{}\n", shortened(line, width()))),
-            false => write(&format!("{line}\n")),
         }
     }
 }

@@ -21,9 +21,8 @@ use crate::visible::{verbatim, visible};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Final,
+    /// By an error, or another client.
     Failed,
-    /// By another client.
-    Cancelled,
     /// By Ctrl-C here.
     Interrupted,
 }
@@ -217,7 +216,7 @@ impl Turn<'_> {
             }
             Event::Cancelled(cancelled) => {
                 self.screen.note(format_args!("cancelled: {}", cancelled.message));
-                return Some(if self.interrupted { Outcome::Interrupted } else { Outcome::Cancelled });
+                return Some(if self.interrupted { Outcome::Interrupted } else { Outcome::Failed });
             }
             _ => {}
         }

@@ -145,12 +145,12 @@ pub fn instead(event: NewEvent<'static>, holder: &Event) -> Result<Option<NewEve
     };
     let Record { run_id, attempt, entry, .. } = record_of(&event);
     let Some(of) = entry.ends() else { return Ok(Some(event.keyed(spare))) };
-    let is_own = matches!(
-        entry,
-        Entry::Answer { began: Some(_), .. }
-            | Entry::Error { began: Some(_), .. }
-            | Entry::Cancelled { began: Some(_), .. }
-    );
+    let is_own = match &entry {
+        Entry::Answer { began, .. } | Entry::Error { began, .. } | Entry::Cancelled { began, .. } => {
+            began.is_some()
+        }
+        _ => false,
+    };
     let run = Run { run_id: run_id.unwrap_or_default(), reply_to: of, attempt, is_own };
     let said = entry.ending().and_then(|ending| match ending.outcome {
         Outcome::Answered => Some(ending.text),

@@ -95,13 +95,6 @@ fn cut(result: &str) -> String {
 mod outcome {
     use super::*;
 
-    #[derive(Serialize)]
-    #[serde(rename_all = "lowercase")]
-    enum Written<'a> {
-        Result(&'a Value),
-        Error(&'a str),
-    }
-
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Read {
@@ -114,10 +107,9 @@ mod outcome {
         to: S,
     ) -> Result<S::Ok, S::Error> {
         match outcome {
-            Ok(result) => Written::Result(result),
-            Err(error) => Written::Error(error),
+            Ok(result) => to.collect_map([("result", result)]),
+            Err(error) => to.collect_map([("error", error)]),
         }
-        .serialize(to)
     }
 
     pub fn deserialize<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Result<Value, String>, D::Error> {

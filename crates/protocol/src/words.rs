@@ -5,8 +5,8 @@
 macro_rules! words {
     ($($(#[$meta:meta])* $name:ident { $($(#[$about:meta])* $variant:ident = $word:literal,)+ })+) => {$(
         $(#[$meta])*
-        #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-        #[serde(from = "String", into = "String")]
+        #[derive(Debug, Clone, PartialEq, Eq, serde_with::SerializeDisplay, serde::Deserialize)]
+        #[serde(from = "String")]
         pub enum $name {
             $($(#[$about])* $variant,)+
             /// A word that this version does not know.
@@ -37,14 +37,6 @@ macro_rules! words {
             }
         }
 
-        impl From<$name> for String {
-            fn from(word: $name) -> String {
-                match word {
-                    $name::Other(word) => word,
-                    known => known.as_str().to_owned(),
-                }
-            }
-        }
 
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Map;
 use serde_with::skip_serializing_none;
 use thread::model::filter::Scope as FilterScope;
 use thread::model::key::{IdempotencyKey, InvalidKey};
@@ -65,14 +64,11 @@ pub fn push(scope: &Scope, path: &Path, args: PushArgs) -> Result<Pushed> {
         let what = format!("the content has {} bytes, more than {MAX_CONTENT}", args.content.len());
         return Err(Problem::new(what, "store it in a file, and push its path"));
     }
-    let key =
-        match args.idempotency_key.as_deref().map(|key| IdempotencyKey::of_client("mcp", key)).transpose() {
-            Ok(key) => key,
-            Err(e @ InvalidKey::Reserved(_)) => return Err(thread::Error::from(e).into()),
-            Err(_) => {
-                return Err(Problem::new("the idempotency_key is empty or too long", "use 1 to 512 bytes"));
-            }
-        };
+    let key = args.idempotency_key.as_deref().map(|key| IdempotencyKey::of_client("mcp", key)).transpose();
+    let key = key.map_err(|e| match e {
+        InvalidKey::Reserved(_) => thread::Error::from(e).into(),
+        _ => Problem::new("the idempotency_key is empty or too long", "use 1 to 512 bytes"),
+    })?;
     let mut queue = open(path)?;
     if let Some(id) = args.reply_to
         && queue.stored_at(id)?.is_none()
@@ -82,10 +78,7 @@ pub fn push(scope: &Scope, path: &Path, args: PushArgs) -> Result<Pushed> {
     let message = Message {
         content: args.content,
         priority: args.priority.unwrap_or_default(),
-        other: args
-            .reply_to
-            .map(|id| Map::from_iter([("reply_to".to_owned(), id.into())]))
-            .unwrap_or_default(),
+        other: args.reply_to.map(|id| ("reply_to".to_owned(), id.into())).into_iter().collect(),
         ..Message::default()
     };
     let mut event = message.event(&scope.source).map_err(thread::Error::from)?;
@@ -169,10 +162,8 @@ fn peek_one(queue: &mut Queue, id: i64, offset: u64) -> Result<Peeked> {
 }
 
 fn filter_of(text: Option<&str>) -> Result<Option<Filter>> {
-    match text {
-        Some(text) => Filter::new(text, FilterScope::Reading).map_err(|e| thread::Error::from(e).into()),
-        None => Ok(None),
-    }
+    let filter = text.map(|text| Filter::new(text, FilterScope::Reading)).transpose();
+    Ok(filter.map_err(thread::Error::from)?.flatten())
 }
 
 #[derive(Deserialize, JsonSchema)]

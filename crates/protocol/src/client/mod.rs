@@ -239,7 +239,7 @@ impl Client {
             let entered = self.inbox.exchange(&mut connection, "enter", &switch).await;
             if let Err(Error::Refused(_)) = entered {
                 // It is gone. The next call need not fail for it.
-                self.inbox.enter(None, None);
+                (self.inbox.session, self.inbox.seq) = (None, None);
             }
             self.inbox.answered::<SessionsSwitch>(&entered?);
         }
@@ -291,11 +291,11 @@ impl Inbox {
             }
             Ok(Incoming::Event(frame)) => {
                 if frame.session_id.is_some() && frame.session_id != self.session {
-                    self.enter(frame.session_id.clone(), None);
+                    (self.session, self.seq) = (frame.session_id.clone(), None);
                 }
                 if matches!(&frame.event, Event::Error(error) if error.error_code == ErrorCode::SessionDeleted)
                 {
-                    self.enter(None, None);
+                    (self.session, self.seq) = (None, None);
                 }
                 (frame.seq, Received::Event(frame, text))
             }
@@ -326,11 +326,7 @@ impl Inbox {
             && (last_seq.is_some() || self.session.as_ref() != Some(&session))
         {
             let is_new = M::NAME == SessionsNew::NAME;
-            self.enter(Some(session), last_seq.or(is_new.then_some(0)));
+            (self.session, self.seq) = (Some(session), last_seq.or(is_new.then_some(0)));
         }
-    }
-
-    fn enter(&mut self, session: Option<String>, seq: Option<i64>) {
-        (self.session, self.seq) = (session, seq);
     }
 }

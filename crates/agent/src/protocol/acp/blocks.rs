@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use agent_client_protocol_schema::v1::{
-    AudioContent, ContentBlock, EmbeddedResource, EmbeddedResourceResource, ImageContent, PromptCapabilities,
-    ResourceLink, TextContent,
+    AudioContent, ContentBlock, EmbeddedResourceResource, ImageContent, PromptCapabilities, ResourceLink,
+    TextContent,
 };
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -96,14 +96,11 @@ pub fn text_of(content: &ContentBlock) -> String {
     match content {
         ContentBlock::Text(text) => text.text.clone(),
         ContentBlock::ResourceLink(link) => format!("[{}]({})", link.name, link.uri),
-        ContentBlock::Resource(EmbeddedResource {
-            resource: EmbeddedResourceResource::TextResourceContents(text),
-            ..
-        }) => text.text.clone(),
-        ContentBlock::Resource(EmbeddedResource {
-            resource: EmbeddedResourceResource::BlobResourceContents(blob),
-            ..
-        }) => format!("[a file: {}]", blob.uri),
+        ContentBlock::Resource(embedded) => match &embedded.resource {
+            EmbeddedResourceResource::TextResourceContents(text) => text.text.clone(),
+            EmbeddedResourceResource::BlobResourceContents(blob) => format!("[a file: {}]", blob.uri),
+            _ => String::new(),
+        },
         ContentBlock::Image(image) => format!("[an image: {}]", image.mime_type),
         ContentBlock::Audio(audio) => format!("[a recording: {}]", audio.mime_type),
         _ => String::new(),
