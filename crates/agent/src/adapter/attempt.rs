@@ -6,10 +6,20 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::permission::Asked;
 use crate::protocol::Done;
 use thread_conversation::runs::Verdict;
-use thread_conversation::{Run, Status};
+use thread_conversation::{Choice, Run, Status};
+
+/// A request for permission that waits for its answer.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// The id in the thread.
+    pub request_id: String,
+    /// The program's own id for it.
+    pub program_id: String,
+    pub choices: Vec<Choice>,
+    pub until: Instant,
+}
 
 /// The signals for a program that does not stop, mildest first, and when they are due, counted from the request to stop.
 /// KILL comes in time for it to be gone after five seconds.

@@ -3,20 +3,9 @@
 use std::time::Instant;
 
 use super::Adapter;
-use super::attempt::Attempt;
+use super::attempt::{Asked, Attempt};
 use crate::settings::Permit;
 use thread_conversation::{Choice, PERMISSION_TIMEOUT, Permission};
-
-/// A request for permission that waits for its answer.
-#[derive(Debug, Clone)]
-pub struct Asked {
-    /// The id in the thread.
-    pub request_id: String,
-    /// The program's own id for it.
-    pub program_id: String,
-    pub choices: Vec<Choice>,
-    pub until: Instant,
-}
 
 impl Attempt {
     /// Removes the requests for permission that got no answer in time. Until then the program had to be silent, so only
