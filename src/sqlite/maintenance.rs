@@ -104,6 +104,8 @@ impl Sqlite {
     /// Cursors past the newest id ever assigned, negative, or not integers, as consumer and SQL literal.
     pub fn stray_cursors(&self) -> Result<Vec<(String, String)>> {
         let ask = || -> rusqlite::Result<Vec<(String, String)>> {
+            // Of one moment: an event that is stored and acknowledged in between is no error.
+            let _snapshot = self.conn.unchecked_transaction()?;
             let mut statement = self.conn.prepare(&format!(
                 "SELECT consumer_id, quote(last_acked_id) FROM main.consumer_progress WHERE {STRAY_CURSOR} \
                  ORDER BY consumer_id"
