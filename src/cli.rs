@@ -23,6 +23,7 @@ mod info;
 mod init;
 mod logs;
 mod man;
+mod nack;
 mod number;
 mod pause;
 mod peek;
@@ -32,6 +33,7 @@ mod progress;
 mod prune;
 mod push;
 mod reading;
+mod reject;
 mod reply;
 mod resume;
 mod seek;
@@ -158,6 +160,8 @@ commands! {
     Unsubscribe in unsubscribe,
     Dispatch in dispatch,
     Ack in ack,
+    Nack in nack,
+    Reject in reject,
     Seek in seek,
     #[command(aliases = ["status", "ls"])]
     Info in info,

@@ -68,6 +68,9 @@ pub enum Error {
     Fenced(ConsumerId),
     #[error("the consumer '{0}' is subscribed already; nothing was changed")]
     AlreadySubscribed(ConsumerId),
+    /// It is finished, is not stored, or does not match the consumer's filter.
+    #[error("event {id} is not pending for '{consumer}'")]
+    NotPending { consumer: ConsumerId, id: i64 },
     #[error("the event {0}")]
     InvalidEvent(#[from] InvalidEvent),
     /// A line of a batch, counted from 1. Nothing of the batch was stored.
@@ -151,6 +154,7 @@ impl Error {
             Error::Fenced(_) => Code::LeaseLost,
             Error::AlreadySubscribed(_) => Code::AlreadySubscribed,
             Error::InvalidEvent(_) | Error::InvalidLine { .. } => Code::EventInvalid,
+            Error::NotPending { .. } => Code::UnknownEvent,
             Error::InvalidFilter(_) => Code::FilterInvalid,
             Error::SlowFilter { .. } => Code::FilterSlow,
             Error::BrokenFilter { .. } => Code::FilterBroken,

@@ -125,6 +125,7 @@ pub fn hint(error: &Error) -> String {
         Error::InvalidFilter(_) => {
             "write one SQL condition over id, created_at, source, type, subtype, content and metadata"
         }
+        Error::NotPending { .. } => "see `thread info` for the cursor, and `thread peek` for the event",
         Error::SlowFilter { .. } => "simplify it, or narrow down the events with a comparison before it",
         Error::BrokenFilter { .. } => {
             "`thread unsubscribe` it, then `thread subscribe` it with another filter"

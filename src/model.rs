@@ -3,6 +3,7 @@
 //! Touches no file, process or table. Filters have SQLite's semantics, so SQLite checks and evaluates them,
 //! but on an in-memory database.
 
+pub mod answer;
 pub mod backend;
 pub mod backoff;
 pub mod duration;
@@ -10,8 +11,10 @@ pub mod event;
 pub mod filter;
 mod json;
 pub mod key;
+pub mod ledger;
 pub mod location;
 pub mod position;
 pub mod run;
 pub mod subscription;
 pub mod time;
+pub mod window;

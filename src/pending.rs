@@ -6,8 +6,11 @@
 
 use std::time::Instant;
 
+use chrono::Utc;
+
 use crate::error::{Error, Result};
 use crate::model::filter::{Filter, FilterError, Scope};
+use crate::model::ledger::{EventWait, Ledger};
 use crate::model::subscription::Subscription;
 use crate::store::{FilterFailure, ScanRange, Store};
 
@@ -20,8 +23,10 @@ const SCAN_STEP: i64 = 64 * 1024;
 /// Result of looking for a consumer's pending events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PendingScan {
-    /// The oldest matching event past the cursor.
+    /// The oldest matching event past the cursor that is not finished.
     pub first: Option<i64>,
+    /// Where events finish singly and all that are unfinished wait: the wait that ends first.
+    pub wait: Option<EventWait>,
     /// The deadline passed before a match was found or all events were evaluated.
     pub cut_short: bool,
     /// The newest id ever assigned, matching or not.
@@ -57,6 +62,12 @@ pub fn scan(
     until: Option<Instant>,
     remember: bool,
 ) -> Result<PendingScan> {
+    if subscription.options.finishes_singly() {
+        let ledger = store.ledger(&subscription.consumer)?;
+        if ledger.finished().next().is_some() || !ledger.waits().is_empty() {
+            return scan_with(store, subscription, &ledger, until);
+        }
+    }
     let newest = store.newest()?;
     let mut found = PendingScan { newest, ..PendingScan::default() };
     let cursor = subscription.last_acked_id;
@@ -100,6 +111,53 @@ pub fn scan(
     Ok(found)
 }
 
+/// Like [`scan`], where some events past the cursor are finished or wait.
+fn scan_with(
+    store: &mut dyn Store,
+    subscription: &Subscription,
+    ledger: &Ledger,
+    until: Option<Instant>,
+) -> Result<PendingScan> {
+    let newest = store.newest()?;
+    let filter = checked_filter(subscription)?;
+    let mut found = PendingScan { newest, ..PendingScan::default() };
+    let (mut after, now) = (subscription.scanned_upto(ledger.cursor()), Utc::now());
+    while after < newest {
+        let next = match &filter {
+            Some(filter) => {
+                let scan = store.scan(filter, ScanRange { after, upto: newest, most: 1, until })?;
+                found.failures.extend(scan.failures);
+                found.cut_short = scan.ids.is_empty() && scan.upto < newest;
+                scan.ids.first().copied()
+            }
+            None => store.first_after(after)?,
+        };
+        let Some(id) = next else { break };
+        after = id;
+        if let Some(last) = ledger.finished_upto(id) {
+            after = last;
+            continue;
+        }
+        found.first.get_or_insert(id);
+        match ledger.waits().get(&id).filter(|wait| !wait.is_over(now)) {
+            Some(wait) => {
+                if found.wait.as_ref().is_none_or(|first| wait.until < first.until) {
+                    found.wait = Some(wait.clone());
+                }
+                // In order, those after it wait as well.
+                if subscription.options.batch_size == 1 {
+                    break;
+                }
+            }
+            None => {
+                found.wait = None;
+                break;
+            }
+        }
+    }
+    Ok(found)
+}
+
 /// How far to count.
 #[derive(Debug, Clone, Copy)]
 pub struct CountLimits {
@@ -133,7 +191,7 @@ pub fn count(
 ) -> Result<Counted> {
     let newest = store.newest()?;
     let filter = checked_filter(subscription)?;
-    if filter.is_none() && gapless {
+    if filter.is_none() && gapless && !subscription.options.finishes_singly() {
         return Ok(Counted { events: newest.abs_diff(first) + 1, at_least: false });
     }
     let (mut events, mut upto) = (0, first - 1);
@@ -157,6 +215,20 @@ pub fn count(
             }
         }
         progress(upto.abs_diff(before));
+    }
+    if subscription.options.finishes_singly() {
+        // Without those that are finished.
+        for (first, last) in store.ledger(&subscription.consumer)?.finished() {
+            let (after, upto) = (first - 1, last.min(newest));
+            let finished = match &filter {
+                Some(filter) => {
+                    store.scan(filter, ScanRange { after, upto, most: usize::MAX, until: None })?.ids.len()
+                        as u64
+                }
+                None => store.count(after, upto)?,
+            };
+            events = events.saturating_sub(finished);
+        }
     }
     Ok(Counted { events, at_least: false })
 }

@@ -9,6 +9,7 @@
 
 #![expect(clippy::disallowed_types, reason = "it runs handlers")]
 
+pub mod attend;
 pub mod control;
 pub mod dispatch;
 #[cfg_attr(not(target_os = "linux"), path = "run/guard/none.rs")]
@@ -17,15 +18,18 @@ mod handler;
 pub mod launcher;
 pub mod notifier;
 mod outcome;
+mod pipes;
 pub mod process;
 mod push;
 mod rest;
 pub mod scope;
+pub mod settle;
 pub mod shutdown;
 pub mod spawn;
 pub mod starter;
 pub mod stop;
 pub mod supervisor;
+pub mod timer;
 pub mod wake;
 pub mod worker;
 

@@ -8,6 +8,7 @@ mod consumers;
 mod dead_letters;
 mod error;
 mod events;
+mod ledger;
 pub mod maintenance;
 mod migrate;
 mod prune;
@@ -29,6 +30,7 @@ use self::error::{Doing, Failed, commit};
 use crate::error::{DatabaseErrorKind, Error, Result, database};
 use crate::model::event::CappedRow;
 use crate::model::filter::Filter;
+use crate::model::ledger::Ledger;
 use crate::model::run::Run;
 use crate::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
 use crate::store::{
@@ -250,7 +252,7 @@ impl Store for Sqlite {
         let doing = "recording the cursor";
         // Check first, so that a poll that moves nothing does not wait for the write lock.
         match consumers::plan_move(&self.conn, consumer, id, how).doing(doing)? {
-            (moved, None) => Ok(moved),
+            (moved, None) if how == Move::Acknowledge => Ok(moved),
             _ => self.transact(doing, |conn| consumers::move_cursor(conn, consumer, id, how)),
         }
     }
@@ -261,6 +263,10 @@ impl Store for Sqlite {
             store.transact(doing, |conn| consumers::update_run(conn, seen, update))
         };
         if update.durable { record(self) } else { self.without_sync(record) }
+    }
+
+    fn ledger(&mut self, consumer: &ConsumerId) -> Result<Ledger> {
+        ledger::load(&self.conn, consumer).doing("reading what is finished")
     }
 
     fn runs(&mut self, consumer: &ConsumerId, most: usize) -> Result<Vec<Run>> {

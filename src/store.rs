@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Result};
 use crate::model::event::{CappedRow, NewEvent, Row};
 use crate::model::filter::Filter;
+use crate::model::ledger::{Ledger, LedgerChange};
 use crate::model::run::{Exit, Run, RunState, StopRequest};
 use crate::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
 use crate::model::time::Time;
@@ -159,11 +160,13 @@ pub struct RunUpdate {
     pub state: RunState,
     /// Moves the cursor forward to this event.
     pub acknowledge: Option<i64>,
-    pub dead_letter: Option<DeadLetterUpdate>,
+    /// Of a consumer that finishes events singly. They may move the cursor forward, too.
+    pub ledger: Vec<LedgerChange>,
+    pub dead_letters: Vec<DeadLetterUpdate>,
     /// Cancels all pending retries of dead letters.
     pub cancel_retries: bool,
-    /// The run that has ended. The oldest one past [`RUNS_KEPT`](crate::model::run::RUNS_KEPT) is forgotten.
-    pub run: Option<Run>,
+    /// The runs that have ended. The oldest past [`RUNS_KEPT`](crate::model::run::RUNS_KEPT) are forgotten.
+    pub runs: Vec<Run>,
     /// Whether it must survive a power cut.
     pub durable: bool,
 }
@@ -327,6 +330,10 @@ pub trait Store: Send {
     /// not changed since `seen` was read. Returns the updated subscription; `None`, with nothing recorded, if
     /// anything had changed.
     fn update_run(&mut self, seen: &Subscription, update: &RunUpdate) -> Result<Option<Subscription>>;
+
+    /// What a consumer that finishes events singly has done past its cursor. It outlives its subscription, except for
+    /// the waits; [`Move::Seek`] clears it.
+    fn ledger(&mut self, consumer: &ConsumerId) -> Result<Ledger>;
 
     /// The newest `most` runs of a consumer, the oldest first; they outlive its subscription.
     fn runs(&mut self, consumer: &ConsumerId, most: usize) -> Result<Vec<Run>>;

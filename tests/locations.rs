@@ -14,6 +14,7 @@ use tempfile::TempDir;
 use thread::maintenance::{backup, doctor, prune};
 use thread::model::event::CappedRow;
 use thread::model::filter::Filter;
+use thread::model::ledger::Ledger;
 use thread::model::location::Location;
 use thread::model::run::{Deliver, Options, Phase, Run, StopRequest};
 use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
@@ -67,6 +68,7 @@ delegate! {
     fn unsubscribe(consumer: &ConsumerId) -> Result<Subscription>;
     fn move_cursor(consumer: &ConsumerId, id: i64, how: Move) -> Result<Moved>;
     fn update_run(seen: &Subscription, update: &RunUpdate) -> Result<Option<Subscription>>;
+    fn ledger(consumer: &ConsumerId) -> Result<Ledger>;
     fn runs(consumer: &ConsumerId, most: usize) -> Result<Vec<Run>>;
     fn remember_scan(seen: &Subscription, upto: i64, failures: &[FilterFailure]) -> Result<usize>;
     fn read_dead_letters(

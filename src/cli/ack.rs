@@ -4,32 +4,64 @@ use clap::Args;
 
 use super::consumer::missing;
 use super::{ConsumerArg, Globals, event_id, output, print_cursor, warn_if_clamped};
-use crate::failure::Result;
+use crate::error::Code;
+use crate::failure::{Result, failed, usage};
+use crate::run::settle;
 use crate::store::Moved;
 
 /// Acknowledge events without reading them
 ///
 /// Moves the consumer's cursor forward to the event and prints its position. Never moves it back: for an id
-/// before the cursor it warns and changes nothing.
+/// before the cursor it warns and changes nothing. With --deliver ndjson, where events finish singly, it finishes
+/// exactly the events that are given.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  thread ack -t inbox bot 42\n  thread ack 42           # in a handler")]
 pub struct Ack {
     #[command(flatten)]
     consumer: ConsumerArg,
-    /// The last event the consumer has finished
+    /// The last event the consumer has finished; with --deliver ndjson, each of them
     #[arg(value_name = "ID")]
-    id: Option<String>,
+    ids: Vec<String>,
     /// The same, as an option
     #[arg(long, value_name = "ID", value_parser = event_id, allow_negative_numbers = true, hide = true)]
     event_id: Option<i64>,
+    /// Acknowledge everything if the id is beyond the newest event
+    #[arg(long)]
+    force: bool,
 }
 
 impl Ack {
     pub fn run(mut self, globals: &Globals) -> Result<()> {
-        let id = self.consumer.value("event id", self.id, event_id, "--event-id", self.event_id)?;
-        let id = id.map_or_else(|| missing("event id", "--event-id"), Ok)?;
+        let mut ids = match self.event_id {
+            Some(id) if self.ids.is_empty() => vec![id],
+            Some(_) => {
+                return usage("the event id is given twice", "give it as an argument or with --event-id");
+            }
+            None => self.consumer.event_ids(self.ids)?,
+        };
+        let Some(&id) = ids.first() else { return missing("event id", "--event-id") };
         let consumer = self.consumer.existing()?;
         let mut queue = globals.open()?;
+        let subscription = queue.subscription(&consumer)?;
+        let newest = queue.store.newest()?;
+        if let Some(beyond) = ids.iter().find(|id| **id > newest).filter(|_| !self.force) {
+            return failed(
+                Code::UnknownEvent,
+                format_args!("event {beyond} does not exist yet: the newest one is {newest}"),
+                "give an id that was printed, or --force for all that are stored",
+            );
+        }
+        if subscription.options.finishes_singly() {
+            ids.iter_mut().for_each(|id| *id = newest.min(*id));
+            let after = settle::ack(&mut queue, &consumer, &ids)?;
+            return print_cursor(&consumer, after.last_acked_id, globals);
+        }
+        if ids.len() > 1 {
+            return usage(
+                format_args!("several events, but '{consumer}' acknowledges everything up to one"),
+                "give the last of them",
+            );
+        }
         let moved = queue.acknowledge(&consumer, id)?;
         warn_if_clamped(moved, id);
         if let Moved::Ahead(at) = moved {

@@ -15,9 +15,9 @@ use crate::files::log::log;
 use crate::model::location::Location;
 use crate::model::subscription::ConsumerId;
 use crate::queue::locations::files_of;
-use crate::run::launcher::{GUARD, LEASE, SUPERVISE, WAKE, set_lease};
+use crate::run::launcher::{GUARD, LEASE, SUPERVISE, TIMER, WAKE, set_lease};
 use crate::run::spawn::{self, Inherited};
-use crate::run::{guard, supervisor, wake};
+use crate::run::{guard, supervisor, timer, wake};
 
 #[derive(Parser)]
 #[command(name = "thread")]
@@ -46,7 +46,7 @@ struct Background {
 }
 
 pub fn is_internal(args: &[OsString]) -> bool {
-    args.get(1).is_some_and(|word| word == SUPERVISE || word == WAKE || word == GUARD)
+    args.get(1).is_some_and(|word| word == SUPERVISE || word == WAKE || word == GUARD || word == TIMER)
 }
 
 pub fn run(args: &[OsString]) -> Result<()> {
@@ -74,6 +74,11 @@ pub fn run(args: &[OsString]) -> Result<()> {
             // For the supervisors that it starts.
             lease_ms.map(Duration::from_millis).into_iter().for_each(set_lease);
             let (launcher, delay) = (environment::launcher(), Duration::from_millis(delay_ms));
+            if command == TIMER {
+                let shutdown = signals::as_shutdown_requests(&[SIGTERM])?;
+                // SAFETY: as above.
+                return Ok(unsafe { timer::keep(&thread, &launcher, lock_fd, &shutdown) }?);
+            }
             // SAFETY: as above.
             Ok(unsafe { wake::in_background(&thread, &launcher, delay, lock_fd) }?)
         }

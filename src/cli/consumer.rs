@@ -4,9 +4,10 @@ use std::ffi::OsString;
 
 use clap::Args;
 
-use super::environment;
+use super::{environment, event_id};
 use crate::failure::{Result, usage};
 use crate::model::subscription::ConsumerId;
+use crate::queue::Queue;
 
 /// The consumer, as an argument or an option.
 #[derive(Args)]
@@ -66,6 +67,20 @@ impl ConsumerArg {
         self.word.take()
     }
 
+    /// The event ids after the consumer's name, or all words if `--consumer` or `THREAD_CONSUMER` names the consumer and
+    /// the first one is an event id, too.
+    pub fn event_ids(&mut self, mut words: Vec<String>) -> Result<Vec<i64>> {
+        let known = self.consumer.is_some() || environment::variable("THREAD_CONSUMER").is_some();
+        let is_id = self.word.as_deref().is_some_and(|word| event_id(word).is_ok());
+        if known && (words.is_empty() || is_id) {
+            words.splice(..0, self.word.take());
+        }
+        let parse = |word: String| {
+            event_id(&word).or_else(|why| usage(format_args!("invalid event id '{word}'"), why))
+        };
+        words.into_iter().map(parse).collect()
+    }
+
     /// The value after the consumer's name, or of its option. A single argument is that value, not the
     /// consumer, if `--consumer` or `THREAD_CONSUMER` names the consumer.
     pub fn value<T>(
@@ -81,5 +96,18 @@ impl ConsumerArg {
         let invalid = |word, why| usage(format_args!("invalid {what} '{word}'"), why);
         let word = word.map(|word| parse(&word).or_else(|why| invalid(word, why))).transpose()?;
         one_of(what, word, option, given)
+    }
+}
+
+/// Fails unless the consumer finishes events singly.
+pub fn must_finish_singly(queue: &mut Queue, consumer: &ConsumerId) -> Result<()> {
+    match queue.subscription(consumer)?.options.finishes_singly() {
+        true => Ok(()),
+        false => usage(
+            format_args!(
+                "'{consumer}' acknowledges everything up to one event, so no event is answered by itself"
+            ),
+            "subscribe it with --deliver ndjson, or let its handler fail",
+        ),
     }
 }

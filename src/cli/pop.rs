@@ -4,7 +4,8 @@ use clap::Args;
 
 use super::reading::ReadingArgs;
 use super::{ConsumerArg, Globals, event_id, warn_if_clamped};
-use crate::failure::{Result, usage};
+use crate::error::Code;
+use crate::failure::{Result, failed, usage};
 use crate::pending::checked_filter;
 use crate::queue::Selection;
 use crate::store::Move;
@@ -51,6 +52,15 @@ impl Pop {
         let mut subscription = queue.subscription(&consumer)?;
         // Before the cursor moves: a consumer with a broken filter cannot have finished anything.
         let filter = checked_filter(&subscription)?;
+        if self.last_event_id.is_some() && subscription.options.finishes_singly() {
+            return failed(
+                Code::Failed,
+                format_args!(
+                    "'{consumer}' finishes each event by itself, so its cursor is not set by reading"
+                ),
+                "give --resume to read, and use `thread ack` with the id of each event that is done",
+            );
+        }
         if let Some(id) = self.last_event_id {
             warn_if_clamped(queue.store.move_cursor(&consumer, id, Move::Seek)?, id);
             subscription = queue.subscription(&consumer)?;

@@ -5,7 +5,7 @@ use serde_json::Value;
 /// The value of one of the [`Settings`](crate::maintenance::report::Settings) as text; what is not set is `(none)`.
 pub fn as_text(name: &str, value: &Value) -> String {
     match value {
-        Value::Null if name == "stall_after" => "never".to_owned(),
+        Value::Null if ["max_attempts", "stall_after", "probe"].contains(&name) => "never".to_owned(),
         Value::Null => "(none)".to_owned(),
         Value::Object(variables) if variables.is_empty() => "(none)".to_owned(),
         Value::Object(variables) => {

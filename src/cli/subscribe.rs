@@ -20,7 +20,7 @@ use crate::maintenance::report;
 use crate::model::duration;
 use crate::model::filter::{Filter, Scope};
 use crate::model::position::Position;
-use crate::model::run::{Deliver, Options};
+use crate::model::run::{Deliver, Options, UNLIMITED};
 use crate::model::subscription::{ConsumerId, NO_HANDLER, NewSubscription, Subscription};
 use crate::run::control::notify_supervisors;
 
@@ -40,7 +40,8 @@ use crate::run::control::notify_supervisors;
 /// that failed becomes a dead letter instead (see `thread dead`). By default one bad event holds up those
 /// after it for 2 m 36 s. A handler on stdin that ends with exit 65 reports that the event is bad: it becomes
 /// a dead letter at once, and holds up nothing. A handler that cannot be run (exit 126 or 127) stalls the
-/// consumer at once.
+/// consumer at once. By exit 75 a handler says that it cannot do its work now, such as while a service is
+/// down: it is tried again after the waits of --backoff, however often, and that is no attempt.
 ///
 /// A handler whose own events match its filter starts itself again and again. Filter them out: --filter
 /// "type = 'message' AND metadata ->> 'reply_to' IS NULL" matches messages that are not answers.
@@ -48,7 +49,7 @@ use crate::run::control::notify_supervisors;
 #[command(after_help = "\
 Examples:
   thread subscribe -t inbox bot ./agent.sh --deliver stdin
-  thread subscribe -t inbox bot --replace --max-attempts 3
+  thread subscribe -t inbox mailer 'python3 mail.py' --deliver ndjson
   thread subscribe -t inbox bot 'claude -p \"$(thread guide --for handler)\"' \\
     --filter \"type = 'message'\" --timeout 10m")]
 pub struct Subscribe {
@@ -67,34 +68,56 @@ pub struct Subscribe {
     /// An SQL condition over id, created_at, source, type, subtype, content and metadata [default: every event]
     #[arg(long, value_name = "SQL", allow_hyphen_values = true)]
     filter: Option<String>,
-    /// wake: the handler pops for itself; stdin: it gets the events on stdin [default: wake]
+    /// wake: the handler pops for itself; stdin: it gets events on stdin; ndjson: it is kept, and answers each event
+    /// [default: wake]
+    ///
+    /// With ndjson, it gets each event as a line on stdin, and answers with a line on stdout, in any order.
+    /// It prints {"ack":17} for an event that is done; {"nack":17} to get it again after the
+    /// next wait of --backoff, or after "delay":"30s"; {"reject":17} to make it a dead letter. "error":"..." says why,
+    /// and "attempt":false with nack means that it was no attempt. Answers may come in any order. Whatever else it
+    /// prints goes to its log. When stdin is closed, it answers what it has, and ends.
     #[arg(long, value_name = "HOW", value_parser = deliver(), hide_possible_values = true)]
     deliver: Option<Deliver>,
-    /// Most events per run with --deliver stdin (a batch also ends at 1 MiB) [default: 100]
+    /// Most events at a time [default: 100]
     ///
-    /// Exit 0 acknowledges all of them, read or not. After a failure they are delivered one at a time, so those that
+    /// With --deliver ndjson, so many may be without an answer; 1 means in order. With --deliver stdin, a batch also ends at 1 MiB, and
+    /// exit 0 acknowledges all of them, read or not. After a failure they are delivered one at a time, so those that
     /// were already done come twice.
     #[arg(long, value_name = "N", value_parser = limit, allow_negative_numbers = true)]
     batch_size: Option<u64>,
-    /// Runs without progress before giving up [default: 5]
-    #[arg(long, value_name = "N", value_parser = attempts, allow_negative_numbers = true)]
-    max_attempts: Option<u32>,
-    /// Dead letters in a row before the consumer stalls, or never [default: 10]
+    /// Failed runs before giving up, or never [default: 5]
     ///
-    /// Once so many were made without a success between them, the consumer stalls instead of making more:
+    /// A run has failed if it made no progress.
+    #[arg(long, value_name = "N", value_parser = max_attempts, allow_negative_numbers = true)]
+    max_attempts: Option<u32>,
+    /// Dead letters in a row before a stall [default: 10]
+    ///
+    /// Or never. Once so many were made without a success between them, the consumer stalls instead of making more:
     /// an outage must not turn the backlog into dead letters. Those by exit 65 do not count.
     #[arg(long, value_name = "N", value_parser = stall_after, allow_negative_numbers = true)]
     stall_after: Option<StallAfter>,
+    /// When a stalled consumer tries again [default: 10m]
+    ///
+    /// It tries one event. Counted from the end of its last run; never, if it is to wait for a newer event or `thread resume`.
+    #[arg(long, value_name = "D", value_parser = probe)]
+    probe: Option<Probe>,
     /// Waits between attempts; the last repeats [default: 1s,5s,30s,2m,10m]
     #[arg(long, value_name = "D,D,...", value_parser = duration::parse_list)]
     backoff: Option<WholeList>,
     /// End a run after this time: TERM to its whole process group, KILL 10 s later [default: none]
+    ///
+    /// With --deliver ndjson, the time for the oldest event without an answer, counted again from each answer.
     #[arg(long, value_name = "D", value_parser = timeout)]
     timeout: Option<Timeout>,
+    /// How long ndjson handlers stay idle [default: 10m]
+    ///
+    /// Then their stdin is closed, so that they end; the next event starts them again.
+    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    idle: Option<Duration>,
     /// Where to begin: all, new, or after this event id [default: the stored cursor, or all]
     #[arg(long, value_name = "all|new|ID", value_parser = from, allow_negative_numbers = true)]
     from: Option<Position>,
-    /// Change the settings given here of an existing subscription
+    /// Change settings of an existing subscription
     ///
     /// All else stays, as do its cursor, its dead letters and a pause. --filter '', --timeout none and
     /// --clear-env=false return to the defaults.
@@ -120,15 +143,22 @@ type WholeList = Vec<Duration>;
 /// Aliases, because clap takes an `Option` in an `Option` for another kind of option.
 type StallAfter = Option<u32>;
 type Timeout = Option<Duration>;
+type Probe = Option<Duration>;
 
 fn deliver() -> impl TypedValueParser<Value = Deliver> {
-    let ways = [Deliver::Wake, Deliver::Stdin];
-    PossibleValuesParser::new(ways.map(Deliver::as_str))
-        .map(move |word| ways.into_iter().find(|way| way.as_str() == word).unwrap_or_default())
+    PossibleValuesParser::new(Deliver::ALL.map(Deliver::as_str))
+        .map(move |word| Deliver::ALL.into_iter().find(|way| way.as_str() == word).unwrap_or_default())
 }
 
 fn attempts(text: &str) -> std::result::Result<u32, String> {
     u32::try_from(limit(text)?).map_err(|_| format!("it must be at most {}", u32::MAX))
+}
+
+fn max_attempts(text: &str) -> std::result::Result<u32, String> {
+    match text {
+        "never" => Ok(UNLIMITED),
+        number => attempts(number).map_err(|why| format!("{why}, or never")),
+    }
 }
 
 fn stall_after(text: &str) -> std::result::Result<StallAfter, String> {
@@ -140,6 +170,10 @@ fn stall_after(text: &str) -> std::result::Result<StallAfter, String> {
 
 fn timeout(text: &str) -> std::result::Result<Timeout, String> {
     if text == "none" { Ok(None) } else { duration::parse_positive(text).map(Some) }
+}
+
+fn probe(text: &str) -> std::result::Result<Probe, String> {
+    if text == "never" { Ok(None) } else { duration::parse_positive(text).map(Some) }
 }
 
 fn from(text: &str) -> std::result::Result<Position, String> {
@@ -199,16 +233,22 @@ impl Subscribe {
         options.batch_size = self.batch_size.unwrap_or(options.batch_size);
         options.max_attempts = self.max_attempts.unwrap_or(options.max_attempts);
         options.stall_after = self.stall_after.unwrap_or(options.stall_after);
+        options.probe = self.probe.unwrap_or(options.probe);
+        options.idle = self.idle.unwrap_or(options.idle);
         options.backoff = self.backoff.take().unwrap_or(options.backoff);
         options.timeout = self.timeout.unwrap_or(options.timeout);
         options.clear_env = self.clear_env.unwrap_or(options.clear_env);
         options.env = if env.is_empty() { options.env } else { env };
         options.no_handler = self.no_handler || (options.no_handler && handler.is_none());
-        if options.no_handler && options.deliver == Deliver::Stdin {
+        let way = options.deliver.as_str();
+        if options.no_handler && options.deliver != Deliver::Wake {
             return usage(
-                "--deliver stdin needs a handler",
-                "leave out one of --no-handler and --deliver stdin",
+                format_args!("--deliver {way} needs a handler"),
+                format_args!("leave out one of --no-handler and --deliver {way}"),
             );
+        }
+        if self.idle.is_some() && options.deliver != Deliver::Ndjson {
+            return usage("--idle is for handlers that are kept", "add --deliver ndjson");
         }
         let filter = self.filter.take().or_else(|| before.as_ref()?.filter.clone());
         let filter = filter.filter(|text| !text.trim().is_empty());

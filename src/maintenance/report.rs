@@ -15,13 +15,14 @@ use crate::error::Result;
 use crate::files::{DB, Files, WAL};
 use crate::jsonl;
 use crate::model::duration;
-use crate::model::run::{Exit, Options, Phase};
+use crate::model::run::{Deliver, Exit, Options, Phase, UNLIMITED};
 use crate::model::subscription::{ConsumerId, NOTHING_ACKNOWLEDGED, Subscription};
 use crate::model::time::{self, Time};
 use crate::pending::{self, CountLimits, Counted};
 use crate::queue::Queue;
+use crate::run::attend;
 use crate::run::dispatch;
-use crate::run::process::{AtWork, at_work};
+use crate::run::process::{AtWork, Liveness, at_work};
 
 /// How long events may wait for a consumer without a handler before that is a problem.
 const UNTAKEN: Duration = Duration::from_secs(5 * 60);
@@ -62,6 +63,22 @@ impl EventRange {
     /// Whether no id between the oldest event and the newest is known to be missing.
     pub fn is_gapless(&self) -> bool {
         self.is_exact && self.oldest.is_some_and(|oldest| self.newest.abs_diff(oldest) + 1 == self.count)
+    }
+}
+
+/// Whether somebody attends to the wait of a consumer.
+fn attendance(queue: &Queue, subscription: &Subscription) -> Liveness {
+    // Who attends to it, if another machine did the run, is not known here.
+    if subscription.ran_on.is_some() {
+        return Liveness::Alive;
+    }
+    let is_new = || subscription.state.since.is_some_and(|since| (Utc::now() - since).num_seconds() < 1);
+    // If the wait has just begun, they may be about to.
+    loop {
+        match attend::attendance(queue.files()) {
+            Liveness::Dead if is_new() => std::thread::sleep(Duration::from_millis(5)),
+            found => return found,
+        }
     }
 }
 
@@ -150,17 +167,19 @@ fn size_of_files(files: &Files, dir: &str) -> u64 {
 }
 
 /// The settings of a subscription besides handler and filter, under the names of the options of `subscribe`: durations
-/// as the options take them, and an absolute path.
-pub type Settings = [(&'static str, Value); 9];
+/// as the options take them, and an absolute path. No limit is null.
+pub type Settings = [(&'static str, Value); 11];
 
 pub fn settings(files: &Files, cwd: Option<&Path>, options: &Options) -> Settings {
     [
         ("deliver", json!(options.deliver)),
         ("batch_size", json!(options.batch_size)),
-        ("max_attempts", json!(options.max_attempts)),
+        ("max_attempts", json!((options.max_attempts != UNLIMITED).then_some(options.max_attempts))),
         ("stall_after", json!(options.stall_after)),
+        ("probe", json!(options.probe.map(duration::format))),
         ("backoff", json!(duration::format_list(&options.backoff))),
         ("timeout", json!(options.timeout.map(duration::format))),
+        ("idle", json!((options.deliver == Deliver::Ndjson).then(|| duration::format(options.idle)))),
         ("cwd", json!(cwd.map(|cwd| files.resolve(cwd).to_string_lossy().into_owned()))),
         ("env", json!(options.env)),
         ("clear_env", json!(options.clear_env)),
@@ -243,12 +262,13 @@ impl ConsumerStatus {
                 _ => break at_work,
             }
         };
-        let (mut pending, mut oldest) = (Counted::default(), None);
+        let (mut pending, mut oldest, mut event_wait) = (Counted::default(), None, None);
         let broken = match pending::checked_filter(&subscription) {
             Err(e) => Some(e),
             Ok(_) => {
                 // The look stores the scan watermark and finds the first match, where the count starts.
                 let scan = queue.scan_pending(&subscription, limits.look_until)?;
+                event_wait = scan.wait;
                 pending.at_least = scan.cut_short;
                 subscription.filter_errors += scan.failures.len() as i64;
                 if let Some(last) = scan.failures.last() {
@@ -270,7 +290,13 @@ impl ConsumerStatus {
             }
         };
         let broken = broken.map(|e| e.to_string());
-        let state = ConsumerState::of(&subscription, at_work, broken, pending != Counted::default());
+        let waits = subscription.state.phase == Phase::Waiting || event_wait.is_some();
+        let attendance = if waits { attendance(queue, &subscription) } else { Liveness::Alive };
+        let at_work = if attendance == Liveness::Unknown { AtWork::Elsewhere } else { at_work };
+        let is_attended = attendance != Liveness::Dead;
+        let is_pending = pending != Counted::default();
+        let state =
+            ConsumerState::of(&subscription, at_work, broken, is_pending, event_wait.as_ref(), is_attended);
         let settings = settings(queue.files(), subscription.cwd.as_deref(), &subscription.options);
         Ok(ConsumerStatus { subscription, state, pending, oldest, settings })
     }

@@ -4,20 +4,27 @@
 //! pending, the consumer is idle. Pending after progress: run again at once, attempts reset. Pending without
 //! progress: one more failed attempt, and a wait; out of attempts, the consumer stalls or, with delivery on
 //! stdin, the failing event becomes a dead letter. There a handler may also judge an event: by exit 65 it
-//! becomes a dead letter at once. `run` carries out these decisions; a store records them.
+//! becomes a dead letter at once. By exit 75 a handler defers: a wait, but no attempt. `run` carries out these
+//! decisions; a store records them.
 
 mod options;
+mod record;
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::options::{Deliver, Options};
+pub use self::options::{Deliver, Options, UNLIMITED};
+pub use self::record::{RUNS_KEPT, Run, RunResult, Span};
 use super::time::Time;
 
 /// The exit code by which a handler that gets events on stdin says that the event itself is bad
 /// (`EX_DATAERR`).
 pub const BAD_EVENT: i32 = 65;
+
+/// The exit code by which a handler defers: what it was given cannot be handled now, through no fault of its own
+/// (`EX_TEMPFAIL`).
+pub const NOT_NOW: i32 = 75;
 
 /// After this many events in a row were judged bad, the consumer stalls: a broken validator must not turn the
 /// backlog into dead letters.
@@ -61,6 +68,8 @@ pub enum Task {
     Single(i64),
     /// The retry of a dead letter.
     DeadLetter(i64),
+    /// One event after another, by a handler that is kept.
+    Living,
 }
 
 /// A request to end a run.
@@ -95,6 +104,9 @@ pub struct RunState {
     pub reason: Option<String>,
     /// Number of the current attempt, or of the last failed one; 0 if neither.
     pub attempts: u32,
+    /// Number of runs in a row that were deferred, which are not attempts.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub deferred: u32,
     pub next_try: Option<Time>,
     /// The supervisor of the run or wait. May be dead.
     pub supervisor: Option<ProcessId>,
@@ -134,6 +146,10 @@ pub struct RunState {
     pub dead_lettered: u64,
 }
 
+pub(crate) fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
 impl RunState {
     /// Copy of the state without a run, wait or stall; what outlives a run stays.
     pub fn idle(&self) -> RunState {
@@ -159,6 +175,16 @@ impl RunState {
             failed: self.failed,
             dead_lettered: self.dead_lettered,
             ..RunState::default()
+        }
+    }
+
+    /// Counts a dead letter. `judged`: its handler said that the event itself is bad.
+    pub fn with_dead_letter(self, judged: bool) -> RunState {
+        RunState {
+            dead_lettered: self.dead_lettered + 1,
+            judged_streak: self.judged_streak.saturating_add(u32::from(judged)),
+            dead_streak: self.dead_streak.saturating_add(u32::from(!judged)),
+            ..self
         }
     }
 
@@ -194,11 +220,16 @@ pub fn decide(state: &RunState, options: &Options, newer: bool, now: Time) -> Ac
             let left = state.next_try.zip(state.since).and_then(|(next, since)| (next - since).to_std().ok());
             at(state.next_try.unwrap_or(now), left.unwrap_or(options.longest_wait()))
         }
-        Phase::Stalled if !newer => Action::None,
-        Phase::Stalled if state.reason.as_deref() == Some(STOPPED) => Action::Start,
+        Phase::Stalled if state.reason.as_deref() == Some(STOPPED) => {
+            if newer {
+                Action::Start
+            } else {
+                Action::None
+            }
+        }
         Phase::Stalled => {
-            let wait = options.longest_wait();
-            at(state.ended.map_or(now, |ended| ended + wait), wait)
+            let waits = newer.then(|| options.longest_wait()).into_iter().chain(options.probe);
+            waits.min().map_or(Action::None, |wait| at(state.ended.map_or(now, |ended| ended + wait), wait))
         }
     }
 }
@@ -259,80 +290,16 @@ pub struct Ended {
 impl Ended {
     /// Whether the run succeeded.
     pub fn succeeded(&self) -> bool {
-        self.exit == Exit::Code(0) && !self.stopped && !self.interrupted
-    }
-}
-
-/// How many runs are kept for each consumer.
-pub const RUNS_KEPT: usize = 1000;
-
-/// A run that has ended, as it is kept.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Run {
-    pub began: Time,
-    pub ended: Time,
-    pub attempt: u32,
-    /// How many events it was given on stdin; `None` if its handler pops.
-    pub events: Option<u64>,
-    /// The last of them, or, if the handler pops, the cursor at the end of the run.
-    pub upto: i64,
-    pub result: RunResult,
-    /// As [`Exit::code`].
-    pub exit: Option<i32>,
-    /// Where its output is in the consumer's log; `None` if it was not written there.
-    pub output: Option<Span>,
-}
-
-/// How a run ended, in one word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RunResult {
-    Succeeded,
-    Failed,
-    /// It failed, and its event became a dead letter or remains one.
-    Dead,
-    TimedOut,
-    Stopped,
-    /// It was cut short by a shutdown, and is due again.
-    Interrupted,
-    /// Its supervisor was killed.
-    Unknown,
-}
-
-/// A part of a file, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Span {
-    /// Identifies the file: its inode.
-    pub file: u64,
-    pub offset: u64,
-    pub length: u64,
-}
-
-impl Run {
-    /// The run that `before` describes and that has now ended. `dead`: it made a dead letter.
-    pub fn of(before: &RunState, ended: &Ended, dead: bool, output: Option<Span>) -> Run {
-        let result = match ended.exit {
-            _ if ended.stopped => RunResult::Stopped,
-            _ if ended.interrupted => RunResult::Interrupted,
-            Exit::Code(0) => RunResult::Succeeded,
-            _ if dead || matches!(ended.task, Task::DeadLetter(_)) => RunResult::Dead,
-            Exit::TimedOut => RunResult::TimedOut,
-            Exit::Unknown => RunResult::Unknown,
-            Exit::Code(_) | Exit::Signal(_) => RunResult::Failed,
-        };
-        let (events, upto) = match ended.task {
-            Task::Wake => (None, ended.cursor),
-            Task::Batch(last) => (Some(before.batch), last),
-            Task::Single(id) | Task::DeadLetter(id) => (Some(1), id),
-        };
-        let began = before.since.unwrap_or(ended.now);
-        let (attempt, exit) = (before.attempts, ended.exit.code());
-        Run { began, ended: ended.now, attempt, events, upto, result, exit, output }
+        self.exit == Exit::Code(0) && !self.is_cut_short()
     }
 
-    /// Zero if the clock was set back.
-    pub fn duration(&self) -> Duration {
-        (self.ended - self.began).to_std().unwrap_or_default()
+    /// Whether its handler said that it cannot do its work now.
+    pub fn is_deferred(&self) -> bool {
+        self.exit == Exit::Code(NOT_NOW) && !self.is_cut_short()
+    }
+
+    fn is_cut_short(&self) -> bool {
+        self.stopped || self.interrupted
     }
 }
 
@@ -352,17 +319,18 @@ impl From<RunState> for Outcome {
 
 /// Applies the rule to a finished run.
 pub fn apply_outcome(before: &RunState, options: &Options, ended: &Ended) -> Outcome {
-    let succeeded = ended.succeeded();
-    let cut_short = ended.stopped || ended.interrupted;
+    let (succeeded, deferred) = (ended.succeeded(), ended.is_deferred());
+    let cut_short = ended.is_cut_short();
     let mut state = RunState {
         began: before.since,
         ended: Some(ended.now),
         last_exit: Some(ended.exit),
         succeeded: before.succeeded + u64::from(succeeded),
-        failed: before.failed + u64::from(!succeeded && !cut_short),
+        failed: before.failed + u64::from(!succeeded && !cut_short && !deferred),
+        deferred: 0,
         ..before.idle()
     };
-    if succeeded && !matches!(ended.task, Task::Wake) && !ended.rewound {
+    if succeeded && !matches!(ended.task, Task::Wake | Task::Living) && !ended.rewound {
         (state.dead_streak, state.judged_streak) = (0, 0);
     }
     if cut_short {
@@ -370,6 +338,20 @@ pub fn apply_outcome(before: &RunState, options: &Options, ended: &Ended) -> Out
             state.attempts = before.attempts.saturating_sub(1);
         }
         return if ended.stopped { state.stalled(STOPPED).into() } else { state.into() };
+    }
+    let waiting = |state: RunState, wait: Duration| RunState {
+        phase: Phase::Waiting,
+        next_try: Some(ended.now + wait),
+        since: Some(ended.now),
+        ..state
+    };
+    if deferred && ended.pending {
+        // The retry of a dead letter is no attempt in any case.
+        let counted = u32::from(!matches!(ended.task, Task::DeadLetter(_)));
+        state.attempts = before.attempts.saturating_sub(counted);
+        state.deferred = before.deferred.saturating_add(1);
+        let wait = options.wait_after(state.deferred);
+        return waiting(state, wait).into();
     }
     if let (Task::Batch(last) | Task::Single(last), false) = (ended.task, succeeded) {
         // An event that failed alone stays alone, so that its attempts are not mixed with those of a batch.
@@ -389,16 +371,7 @@ pub fn apply_outcome(before: &RunState, options: &Options, ended: &Ended) -> Out
         return state.stalled(&format!("the handler cannot be run (exit {code})")).into();
     }
     let judged = ended.exit == Exit::Code(BAD_EVENT) && !ended.rewound;
-    let waiting = |state: RunState| RunState {
-        phase: Phase::Waiting,
-        next_try: Some(ended.now + options.wait_after(before.attempts)),
-        since: Some(ended.now),
-        ..state
-    };
-    let dead = |state: RunState, id| Outcome {
-        state: RunState { attempts: 0, dead_lettered: before.dead_lettered + 1, ..state },
-        dead_letter: Some((id, before.attempts)),
-    };
+    let waiting = |state: RunState| waiting(state, options.wait_after(before.attempts));
     match ended.task {
         Task::Batch(_) => {
             // Attempts of an event count from its first run alone.
@@ -406,19 +379,47 @@ pub fn apply_outcome(before: &RunState, options: &Options, ended: &Ended) -> Out
             // The batch is sound, its events are judged one by one.
             if judged { state.into() } else { waiting(state).into() }
         }
-        Task::Single(id) if judged => match before.judged_streak {
-            MAX_JUDGED.. => state.stalled("100 events in a row were judged bad (exit 65)").into(),
-            judged => dead(RunState { judged_streak: judged + 1, ..state }, id),
-        },
-        _ if before.attempts < options.max_attempts => waiting(state).into(),
-        Task::Single(id) if !ended.rewound => match options.stall_after {
-            Some(most) if before.dead_streak >= most => {
-                let letters = if most == 1 { "letter" } else { "letters" };
-                let why = format!("out of attempts after {most} dead {letters} without a success");
-                state.stalled(&why).into()
+        Task::Single(id) if judged || !ended.rewound => {
+            match fate(&state, options, before.attempts, judged) {
+                Fate::Wait => waiting(state).into(),
+                Fate::Dead => Outcome {
+                    state: RunState { attempts: 0, ..state.with_dead_letter(judged) },
+                    dead_letter: Some((id, before.attempts)),
+                },
+                Fate::Stall(why) => state.stalled(&why).into(),
             }
-            _ => dead(RunState { dead_streak: before.dead_streak.saturating_add(1), ..state }, id),
-        },
+        }
+        _ if before.attempts < options.max_attempts => waiting(state).into(),
         _ => state.stalled("out of attempts").into(),
+    }
+}
+
+/// What becomes of an event that a handler failed on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fate {
+    /// It is tried again after a wait.
+    Wait,
+    Dead,
+    /// Nothing more is tried; the consumer stalls for this reason.
+    Stall(String),
+}
+
+/// Decides about an event after so many attempts at it. `judged`: its handler said that the event itself is bad.
+pub fn fate(state: &RunState, options: &Options, attempts: u32, judged: bool) -> Fate {
+    if judged {
+        return match state.judged_streak {
+            MAX_JUDGED.. => Fate::Stall("100 events in a row were judged bad (exit 65)".to_owned()),
+            _ => Fate::Dead,
+        };
+    }
+    if attempts < options.max_attempts || options.max_attempts == UNLIMITED {
+        return Fate::Wait;
+    }
+    match options.stall_after {
+        Some(most) if state.dead_streak >= most => {
+            let letters = if most == 1 { "letter" } else { "letters" };
+            Fate::Stall(format!("out of attempts after {most} dead {letters} without a success"))
+        }
+        _ => Fate::Dead,
     }
 }

@@ -203,9 +203,9 @@ impl Subscription {
         if self.rewinds == self.state.start_rewinds { self.state.single_upto } else { 0 }
     }
 
-    /// Whether a dead letter is marked for a retry and can be delivered, which needs delivery on stdin.
+    /// Whether a dead letter is marked for a retry and can be delivered, which takes a handler that is given its events.
     pub fn has_retry(&self) -> bool {
-        self.dead_to_retry > 0 && self.options.deliver == Deliver::Stdin
+        self.dead_to_retry > 0 && self.options.deliver != Deliver::Wake
     }
 
     /// Whether `other` is the same subscription rather than a new one with the same name.

@@ -75,7 +75,12 @@ impl Queue {
                 {
                     return Ok(Delivery::Dead { consumer: recipient.consumer, event_id });
                 }
-                if subscription.last_acked_id < recipient.last {
+                let mut is_finished = subscription.last_acked_id >= recipient.last;
+                if !is_finished && subscription.options.finishes_singly() {
+                    let ledger = self.store.ledger(&recipient.consumer)?;
+                    is_finished = ledger.finished_upto(recipient.first) >= Some(recipient.last);
+                }
+                if !is_finished {
                     late.push(recipient);
                 }
             }

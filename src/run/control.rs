@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use chrono::Utc;
+
 use super::process::{Liveness, handler_of, supervisor_of};
 use crate::error::{Error, Result};
 use crate::files::{CONTROL, Files};
+use crate::model::ledger::{EventWait, LedgerChange};
 use crate::model::run::{Phase, RunState};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::queue::Queue;
@@ -24,20 +27,31 @@ pub fn notify_supervisors(queue: &mut Queue) {
 ///
 /// [`Error::UnknownConsumer`].
 pub fn pause(queue: &mut Queue, consumer: &ConsumerId) -> Result<Subscription> {
-    change(queue, consumer, |_, current| RunState { paused: true, ..current.state.clone() })
+    change(queue, consumer, Vec::new(), |_, current| RunState { paused: true, ..current.state.clone() })
 }
 
-/// Ends any wait, stall or pause, and resets the attempt count. A run in progress continues.
+/// Ends any wait, stall or pause, and resets the attempt counts. A run in progress continues.
 ///
 /// # Errors
 ///
 /// [`Error::UnknownConsumer`].
 pub fn resume(queue: &mut Queue, consumer: &ConsumerId) -> Result<Subscription> {
-    change(queue, consumer, |files, current| {
+    let waits = match queue.subscription(consumer)?.options.finishes_singly() {
+        true => queue.store.ledger(consumer)?.waits().keys().copied().collect(),
+        false => Vec::new(),
+    };
+    let now = Utc::now();
+    let over = |id| {
+        let wait = EventWait { attempts: 0, deferred: 0, since: now, until: now };
+        LedgerChange::Wait { id, wait }
+    };
+    let ledger = waits.into_iter().map(over).collect();
+    change(queue, consumer, ledger, |files, current| {
         let state = &current.state;
         let fresh = RunState {
             paused: false,
             attempts: 0,
+            deferred: 0,
             reason: None,
             next_try: None,
             dead_streak: 0,
@@ -56,12 +70,14 @@ pub fn resume(queue: &mut Queue, consumer: &ConsumerId) -> Result<Subscription> 
 fn change(
     queue: &mut Queue,
     consumer: &ConsumerId,
+    ledger: Vec<LedgerChange>,
     change: impl Fn(&Files, &Subscription) -> RunState,
 ) -> Result<Subscription> {
     let seen = queue.subscription(consumer)?;
     let files = queue.files.clone();
     let changed = update(queue, &seen, |current| {
-        Some(RunUpdate { durable: true, ..RunUpdate::state(change(&files, current)) })
+        let state = change(&files, current);
+        Some(RunUpdate { ledger: ledger.clone(), durable: true, ..RunUpdate::state(state) })
     })?;
     notify_supervisors(queue);
     changed.ok_or_else(|| Error::UnknownConsumer(consumer.clone()))

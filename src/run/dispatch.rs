@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use chrono::Utc;
 
+use super::attend;
 use super::launcher::Launcher;
 use super::process::Liveness;
 use crate::error::{Error, Result};
@@ -18,7 +19,7 @@ use crate::files::lock::Lock;
 use crate::files::log::log;
 use crate::model::run::{self, Action, Phase, ProcessId, RunState};
 use crate::model::subscription::{ConsumerId, Subscription};
-use crate::model::time::Time;
+use crate::model::time::{self, Time};
 use crate::pending::{self, PendingScan};
 use crate::queue::Queue;
 use crate::store::RunUpdate;
@@ -46,9 +47,9 @@ pub enum Dispatched {
     LeftToOthers,
     /// The backlog is long; a background process evaluates the filter on it.
     LeftToBackground,
-    /// A worker that limits its runs starts it after this wait,
-    Waits(Duration),
-    /// or once another run has ended.
+    /// It is started after this wait,
+    Waits(Wait),
+    /// or, by a worker that limits its runs, once another run has ended.
     Queued,
     /// The subscription is invalid: its filter or handler is broken, or its working directory is gone.
     Broken(Error),
@@ -77,6 +78,8 @@ pub struct Start {
     pub first: Option<i64>,
     /// The newest event when the filter was evaluated.
     pub newest: i64,
+    /// The consumer is stalled, and something newer than its last run ends that.
+    pub ends_stall: bool,
 }
 
 /// A wait before a run.
@@ -85,6 +88,9 @@ pub struct Wait {
     pub until: Time,
     /// From now to `until`.
     pub left: Duration,
+    /// What was recorded, whatever has happened to the clock since: the end of the wait, or when a stalled consumer
+    /// ended its last run.
+    pub recorded: Option<Time>,
 }
 
 /// Starts the handler of every consumer that has something pending and is not running. A failure for
@@ -95,9 +101,18 @@ pub struct Wait {
 /// [`Error::NotOwner`]; if the subscriptions cannot be read, or nothing can be written.
 pub fn dispatch(queue: &mut Queue, launcher: &Launcher) -> Result<Vec<(ConsumerId, Dispatched)>> {
     let all = queue.store.subscriptions()?;
-    let all = start(queue, launcher, all, Some(OWN_TIME), None)?;
+    let all = start(queue, launcher, all, Some(OWN_TIME), Waits::Timer)?;
     log_skipped(&queue.files, &all);
     Ok(all)
+}
+
+/// Who attends to waits before runs.
+pub(super) enum Waits<'s> {
+    /// The thread's timer, which is started if it is not there.
+    Timer,
+    /// The caller, which may limit its runs: then as many are started as there are slots, and those that have waited
+    /// longest come first. There should be no time limit then, because a background process knows no slots.
+    Left(Option<&'s mut Slots>),
 }
 
 /// The runs that a worker may have at a time.
@@ -127,9 +142,7 @@ pub(super) fn log_skipped(files: &Files, all: &[(ConsumerId, Dispatched)]) {
 }
 
 /// Starts the handlers of those of these consumers that are due, without logging which it skips. Filters are evaluated
-/// for at most `time` (`None`: no limit); a background process does the rest. With `slots`, as many are started as there
-/// are, and those that have waited longest come first; there should be no time limit then, because a background process
-/// knows no slots.
+/// for at most `time` (`None`: no limit); a background process does the rest.
 ///
 /// # Errors
 ///
@@ -139,8 +152,10 @@ pub(super) fn start(
     launcher: &Launcher,
     mut subscriptions: Vec<Subscription>,
     mut time: Option<Duration>,
-    mut slots: Option<&mut Slots>,
+    waits: Waits<'_>,
 ) -> Result<Vec<(ConsumerId, Dispatched)>> {
+    let attend = matches!(waits, Waits::Timer);
+    let mut slots = if let Waits::Left(slots) = waits { slots } else { None };
     if !queue.files.is_owner() {
         return Err(Error::NotOwner(queue.location().clone()));
     }
@@ -174,6 +189,9 @@ pub(super) fn start(
     if all.iter().any(|(_, done)| matches!(done, Dispatched::LeftToBackground)) {
         launcher.start_background(&queue.files, Duration::ZERO)?;
     }
+    if attend && all.iter().any(|(_, done)| matches!(done, Dispatched::Waits(_))) {
+        attend::attend(&queue.files, launcher)?;
+    }
     Ok(all)
 }
 
@@ -192,8 +210,9 @@ fn start_if_due(
     match step? {
         NextStep::None { .. } => return Ok(Dispatched::Idle),
         NextStep::Unknown => return Ok(Dispatched::LeftToBackground),
-        NextStep::Start(Start { wait: Some(wait), .. }) if slots.is_some() => {
-            return Ok(Dispatched::Waits(wait.left));
+        NextStep::Start(start @ Start { wait: Some(wait), .. }) => {
+            record_wait(queue, subscription, start, wait)?;
+            return Ok(Dispatched::Waits(wait));
         }
         NextStep::Start(_) => {}
     }
@@ -216,6 +235,34 @@ fn start_if_due(
         slots.supervisors.extend(started);
     }
     Ok(Dispatched::Started)
+}
+
+/// Records that a consumer that was stalled waits now.
+pub(super) fn record_wait(
+    queue: &mut Queue,
+    subscription: &Subscription,
+    start: Start,
+    wait: Wait,
+) -> Result<()> {
+    if start.ends_stall {
+        let state = RunState {
+            phase: Phase::Waiting,
+            next_try: Some(wait.until),
+            since: Some(wait.until - wait.left),
+            ..subscription.state.clone()
+        };
+        // If the row has changed, its next reader sees that.
+        if queue.store.update_run(subscription, &RunUpdate::state(state))?.is_some() {
+            log_wait(queue, subscription, wait);
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn log_wait(queue: &Queue, subscription: &Subscription, wait: Wait) {
+    let (consumer, until) = (&subscription.consumer, time::format(wait.until));
+    let attempts = subscription.state.attempts;
+    log!(queue, Info, "dispatch: consumer={consumer} waiting until={until} attempts={attempts}");
 }
 
 /// Tries to take a consumer's lock; `None` if it is held. The caller has made sure that this machine does not leave the
@@ -253,12 +300,12 @@ pub fn next_step(queue: &mut Queue, subscription: &Subscription, until: Option<I
     step(queue, subscription, until, true)
 }
 
-/// Whether a handler should be started, now or after a wait; false if the subscription is broken.
-/// Unlike a dispatch, this writes neither to the log nor to the database.
-pub fn is_due(queue: &mut Queue, subscription: &Subscription) -> Result<bool> {
+/// The run that is due for a consumer, now or after a wait; `None` if the subscription is broken. Unlike a dispatch, this
+/// writes neither to the log nor to the database.
+pub fn next_start(queue: &mut Queue, subscription: &Subscription) -> Result<Option<Start>> {
     match step(queue, subscription, None, false) {
-        Err(Error::BrokenFilter { .. } | Error::BrokenSubscription(_)) => Ok(false),
-        step => Ok(matches!(step?, NextStep::Start(_))),
+        Err(Error::BrokenFilter { .. } | Error::BrokenSubscription(_)) => Ok(None),
+        step => Ok(if let NextStep::Start(start) = step? { Some(start) } else { None }),
     }
 }
 
@@ -315,12 +362,21 @@ fn step_after(
         _ => false,
     };
     let now = Utc::now();
+    let until = |until: Time, recorded: Option<Time>| {
+        let left = (until - now).to_std().unwrap_or_default();
+        Wait { until, left, recorded }
+    };
     let wait = match run::decide(state, &subscription.options, newer, now) {
         Action::None => return Ok(NextStep::None { pending: true }),
-        Action::Start => None,
-        Action::WaitUntil(until) => Some(Wait { until, left: (until - now).to_std().unwrap_or_default() }),
+        // Unless the events wait.
+        Action::Start if subscription.has_retry() => None,
+        Action::Start => scan.wait.as_ref().map(|wait| until(now + wait.left(now), Some(wait.until))),
+        Action::WaitUntil(time) => {
+            let is_stalled = state.phase == Phase::Stalled;
+            Some(until(time, if is_stalled { state.ended } else { state.next_try }))
+        }
     };
-    Ok(NextStep::Start(Start { wait, first: scan.first, newest: scan.newest }))
+    Ok(NextStep::Start(Start { wait, first: scan.first, newest: scan.newest, ends_stall: newer }))
 }
 
 /// Whether a matching event has arrived since a stalled consumer's last run, or a dead letter has to be

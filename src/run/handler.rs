@@ -17,6 +17,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use super::guard::{Deadline, Guard};
+use super::pipes::{Ends, Pipes};
 use super::{process, spawn};
 use crate::error::{Error, IoContext, Result};
 use crate::files::lock::Lock;
@@ -139,15 +140,7 @@ pub fn start(
     stdin: Option<File>,
     terms: Terms<'_>,
 ) -> Result<Running> {
-    let mut output = Output::open(files, subscription);
-    match &mut output {
-        Ok(output) => output.begin(subscription, task),
-        Err(e) => {
-            let consumer = &subscription.consumer;
-            log!(files, Warn, "handler: consumer={consumer} its output is lost: {e}");
-        }
-    }
-    let output = output.ok();
+    let output = open_output(files, subscription, task);
     let mut command = command(files, subscription);
     if let Some(epoch) = terms.epoch {
         command.env("THREAD_EPOCH", epoch.to_string());
@@ -156,7 +149,7 @@ pub fn start(
     let spawned = match terms.guard {
         #[cfg(target_os = "linux")]
         None => {
-            let given = spawn::Given { stdin: stdin.as_ref(), output: file };
+            let given = spawn::Given { stdin: stdin.as_ref(), output: file, errors: file };
             spawn::without_fork(&command, terms.lock, given)
         }
         _ => {
@@ -169,11 +162,41 @@ pub fn start(
         }
     };
     let pid = spawned.map_err(|source| Error::Spawn { what: "the handler", source })?;
-    #[cfg(target_os = "linux")]
-    let exit_notice = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok();
-    #[cfg(not(target_os = "linux"))]
-    let exit_notice = None;
-    Ok(Running { pid, exit_notice, exit: None, kill_at: None, has_rest: false, output })
+    Ok(Running::new(pid, output))
+}
+
+/// Starts a handler that is kept, with the pipes to and from it.
+pub fn start_living(
+    files: &Files,
+    subscription: &Subscription,
+    terms: Terms<'_>,
+) -> Result<(Running, Pipes)> {
+    let failed = |source| Error::Spawn { what: "the handler", source };
+    let output = open_output(files, subscription, Task::Living);
+    let (pipes, Ends { stdin, stdout, stderr }) = Pipes::new().map_err(failed)?;
+    let mut command = command(files, subscription);
+    if let Some(epoch) = terms.epoch {
+        command.env("THREAD_EPOCH", epoch.to_string());
+    }
+    spawn::detached(&mut command, Some(terms.lock));
+    if let Some((guard, until)) = terms.guard {
+        guard.admit(&mut command, terms.epoch, until)?;
+    }
+    let child = command.stdin(stdin).stdout(stdout).stderr(stderr).spawn().map_err(failed)?;
+    Ok((Running::new(Pid::from_child(&child), output), pipes))
+}
+
+/// The handler's log, with the note of a beginning.
+fn open_output(files: &Files, subscription: &Subscription, task: Task) -> Option<Output> {
+    let mut output = Output::open(files, subscription);
+    match &mut output {
+        Ok(output) => output.begin(subscription, task),
+        Err(e) => {
+            let consumer = &subscription.consumer;
+            log!(files, Warn, "handler: consumer={consumer} its output is lost: {e}");
+        }
+    }
+    output.ok()
 }
 
 fn fork(mut command: Command, stdin: Option<File>, output: Option<&File>) -> std::io::Result<Pid> {
@@ -217,6 +240,46 @@ pub struct Running {
 }
 
 impl Running {
+    fn new(pid: Pid, output: Option<Output>) -> Running {
+        #[cfg(target_os = "linux")]
+        let exit_notice = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok();
+        #[cfg(not(target_os = "linux"))]
+        let exit_notice = None;
+        Running { pid, exit_notice, exit: None, kill_at: None, has_rest: false, output }
+    }
+
+    /// Writes to the handler's log what it has printed.
+    pub fn log_output(&mut self, files: &Files, subscription: &Subscription, text: &[u8]) {
+        if let Some(output) = &mut self.output {
+            output.append(files, subscription, text);
+        }
+    }
+
+    /// Writes a line about the handler to its log.
+    pub fn note(&mut self, text: &str) {
+        if let Some(output) = &mut self.output {
+            output.note(text);
+        }
+    }
+
+    /// The last part of what the handler has printed.
+    pub fn last_output(&mut self) -> String {
+        let tail = self.output.as_mut().and_then(|output| output.tail().ok()).unwrap_or_default();
+        tail.trim_end().to_owned()
+    }
+
+    /// Whether it is being ended.
+    pub fn is_being_ended(&self) -> bool {
+        self.kill_at.is_some()
+    }
+
+    /// Kills what the handler has left behind in its process group.
+    #[expect(clippy::disallowed_methods, reason = "ends a handler")]
+    pub fn kill_rest(&self) {
+        // Fails if the group is gone, which is fine.
+        rustix::process::kill_process_group(self.pid, Signal::KILL).ok();
+    }
+
     /// Identifies the handler's first process, to be recorded.
     pub fn process(&self) -> Option<ProcessId> {
         ProcessId::of(self.pid.as_raw_nonzero().get().unsigned_abs())
@@ -324,12 +387,16 @@ impl Output {
 
     fn begin(&mut self, subscription: &Subscription, task: Task) {
         let given = match task {
-            Task::Wake => String::new(),
+            Task::Wake | Task::Living => String::new(),
             Task::Batch(last) => format!(" events upto={last}"),
             Task::Single(id) => format!(" event id={id}"),
             Task::DeadLetter(id) => format!(" dead letter id={id}"),
         };
-        self.note(&format!("begins attempt={}{given}", subscription.state.attempts));
+        let attempt = match task {
+            Task::Living => String::new(),
+            _ => format!(" attempt={}", subscription.state.attempts),
+        };
+        self.note(&format!("begins{attempt}{given}"));
         self.from = self.file.metadata().map(|log| log.len()).unwrap_or(0);
     }
 
@@ -353,6 +420,16 @@ impl Output {
         let mut bytes = Vec::new();
         (&self.file).take(OUTPUT_KEPT).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Appends what a handler that is kept has printed, rotating the log when it is long.
+    fn append(&mut self, files: &Files, subscription: &Subscription, text: &[u8]) {
+        if self.file.metadata().is_ok_and(|log| log.len() > rotation::MAX_LOG)
+            && let Ok(new) = Output::open(files, subscription)
+        {
+            *self = new;
+        }
+        drop(self.file.write_all(text));
     }
 
     fn note(&mut self, text: &str) {

@@ -24,6 +24,9 @@ pub const WAKE: &str = "_wake";
 /// The subcommand that guards a supervisor's handlers.
 pub const GUARD: &str = "_guard";
 
+/// The subcommand that attends to waits.
+pub const TIMER: &str = "_timer";
+
 /// The lock that the `_wake` process holds.
 pub(super) const WAKE_LOCK: &str = "run/_wake.lock";
 
@@ -124,6 +127,11 @@ impl Launcher {
         let Some(lock) = Lock::try_take(files, WAKE_LOCK)? else { return Ok(()) };
         let args = ["--delay-ms", &delay.as_millis().to_string()];
         self.start("a process in the background", WAKE, &args, files, &lock).map(drop)
+    }
+
+    /// Starts the process that attends to the waits of a thread, which holds `lock` from then on.
+    pub(super) fn start_timer(&self, files: &Files, lock: &Lock) -> Result<()> {
+        self.start("the timer", TIMER, &[], files, lock).map(drop)
     }
 
     /// Starts a subcommand of the program as a background process that holds `lock` from then on. `what`

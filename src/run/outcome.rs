@@ -86,7 +86,7 @@ pub fn record_end_and_start(
             && !stopped
             && !interrupted
             && update.state.phase == Phase::Idle
-            && update.dead_letter.is_none();
+            && update.dead_letters.is_empty();
         update.durable |= unsynced;
         let mut follows = false;
         if may_follow {
@@ -133,7 +133,7 @@ fn skipped(queue: &mut Queue, current: &Subscription) -> Result<Option<i64>> {
     }
     Ok(match (state.phase, state.task) {
         (Phase::Running, Some(Task::Batch(last) | Task::Single(last))) => Some(last),
-        (Phase::Running, Some(Task::DeadLetter(_))) => None,
+        (Phase::Running, Some(Task::DeadLetter(_) | Task::Living)) => None,
         // A batch that failed as a whole.
         (Phase::Waiting, _) if state.attempts == 0 && current.single_upto() > current.last_acked_id => {
             Some(current.single_upto())
@@ -179,7 +179,7 @@ fn end_update(
         (Task::DeadLetter(event_id), _) if exit == Exit::Code(0) => {
             Some(DeadLetterUpdate::Remove { event_id })
         }
-        (Task::DeadLetter(event_id), _) if !ended.stopped && !ended.interrupted => {
+        (Task::DeadLetter(event_id), _) if !ended.stopped && !ended.interrupted && !ended.is_deferred() => {
             Some(DeadLetterUpdate::FailedAgain { event_id, exit, error, at })
         }
         (_, Some((event_id, attempts))) => {
@@ -189,12 +189,13 @@ fn end_update(
     };
     RunUpdate {
         state,
-        run: Some(Run::of(&current.state, ended, dead_letter.is_some(), span)),
+        runs: vec![Run::of(&current.state, ended, dead_letter.is_some(), span)],
         acknowledge: acknowledge.or(dead_letter.map(|(id, _)| id)),
         cancel_retries: ended.stopped,
         // An acknowledgement or a dead letter must survive a power cut; the next look determines a lost wait
         // again.
         durable: acknowledge.is_some() || change.is_some() || ended.stopped,
-        dead_letter: change,
+        dead_letters: change.into_iter().collect(),
+        ledger: Vec::new(),
     }
 }

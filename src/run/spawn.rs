@@ -144,6 +144,7 @@ pub struct Given<'g> {
     pub stdin: Option<&'g File>,
     /// For standard output and error; `/dev/null` if there is none.
     pub output: Option<&'g File>,
+    pub errors: Option<&'g File>,
 }
 
 /// Starts a command detached, with a copy of `lock`, without copying this process first. Of the command, this takes
@@ -184,8 +185,9 @@ pub fn without_fork(command: &Command, lock: &Lock, given: Given<'_>) -> io::Res
             // The copy has another number, since the C library need not clear close-on-exec for the same one. All
             // other descriptors are closed by the exec.
             let copy = if lock == 3 { 4 } else { 3 };
-            let (stdin, output) = ((given.stdin, libc::O_RDONLY), (given.output, libc::O_WRONLY));
-            for ((file, access), to) in [(stdin, 0), (output, 1), (output, 2)] {
+            let (input, outputs) = (libc::O_RDONLY, libc::O_WRONLY);
+            let all = [(given.stdin, input, 0), (given.output, outputs, 1), (given.errors, outputs, 2)];
+            for (file, access, to) in all {
                 let (actions, null) = (&raw mut actions, c"/dev/null".as_ptr());
                 done(match file {
                     Some(file) => libc::posix_spawn_file_actions_adddup2(actions, file.as_raw_fd(), to),

@@ -9,11 +9,13 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::dispatch::{Dispatched, OWN_TIME, Slots, is_left_to_others, start, try_lock};
+use super::attend::{self, TIMER_LOCK};
+use super::dispatch::{Dispatched, OWN_TIME, Slots, Waits, is_left_to_others, start, try_lock};
 use super::launcher::Launcher;
 use super::scope::{Listing, Scope, threads_below};
 use crate::error::{Error, Result};
 use crate::files::COMMIT;
+use crate::files::lock::Lock;
 use crate::files::log::log;
 use crate::files::stamp::Stamp;
 use crate::files::watch::{LOOK_EVERY, PAUSE, Watcher};
@@ -86,6 +88,10 @@ pub(super) struct Followed {
     busy: Vec<ConsumerId>,
     /// Something is due, but all slots were taken.
     pub queued: bool,
+    /// Something waits.
+    waits: bool,
+    /// The lock of the thread's timer, held while something waits.
+    timer: Option<Lock>,
     /// The threads of its agent's sub-agents, as of the last look. A new one comes with events here, so nothing is
     /// listed while nothing changes.
     below: Vec<PathBuf>,
@@ -174,7 +180,7 @@ impl<'a> Starter<'a> {
         let looked = Queue::open_waiting(location, BUSY_TIMEOUT).and_then(|mut queue| {
             let all = queue.store.subscriptions()?;
             let time = slots.is_none().then_some(OWN_TIME);
-            let all = start(&mut queue, self.launcher, all, time, slots)?;
+            let all = start(&mut queue, self.launcher, all, time, Waits::Left(slots))?;
             let started = all.iter().filter(|(_, done)| matches!(done, Dispatched::Started)).count();
             (self.tell)(News::Looked { location, queue: &mut queue, started });
             Ok(all)
@@ -202,11 +208,14 @@ impl<'a> Starter<'a> {
         }
         thread.due = failed.then(|| now + thread.backoff.pause());
         thread.queued = false;
+        thread.waits = false;
         thread.busy.clear();
         for (consumer, done) in looked.into_iter().flatten() {
             match done {
-                Dispatched::Waits(left) => {
-                    thread.due = Some(thread.due.map_or(now + left, |due| due.min(now + left)));
+                Dispatched::Waits(wait) => {
+                    let at = now + wait.left;
+                    thread.due = Some(thread.due.map_or(at, |due| due.min(at)));
+                    thread.waits = true;
                 }
                 Dispatched::Queued => thread.queued = true,
                 Dispatched::Started | Dispatched::LockHeld | Dispatched::LeftToOthers => {
@@ -215,6 +224,7 @@ impl<'a> Starter<'a> {
                 _ => {}
             }
         }
+        attend_to_waits(thread, location);
         if is_new {
             self.follow_new();
         }
@@ -287,6 +297,8 @@ impl<'a> Starter<'a> {
             is_away: false,
             busy: Vec::new(),
             queued: false,
+            waits: false,
+            timer: None,
             below: Vec::new(),
         };
         self.threads.insert(location.clone(), thread);
@@ -297,6 +309,16 @@ impl<'a> Starter<'a> {
         if self.reported.insert(location.clone()) {
             (self.tell)(News::Trouble { location, error });
         }
+    }
+}
+
+/// Takes the place of the thread's timer while something waits, unless that is there.
+fn attend_to_waits(thread: &mut Followed, location: &Location) {
+    if !thread.waits {
+        thread.timer.take().into_iter().for_each(Lock::release);
+    } else if thread.timer.is_none() {
+        let lock = files_of(location).and_then(|files| Lock::try_take(&files, TIMER_LOCK));
+        thread.timer = lock.ok().flatten().inspect(attend::sign);
     }
 }
 

@@ -172,6 +172,8 @@ impl Stopping {
                 return Ok(None);
             }
             record_stopped(queue, &current)?;
+            // For what attends to the waits.
+            notify_supervisors(queue);
         }
     }
 }

@@ -1,13 +1,13 @@
-//! The process that supervises a handler from its start to its end, and waits out the backoff between
-//! attempts.
+//! The process that supervises a handler from its start to its end. A wait between attempts is left to the thread's
+//! [timer](super::timer).
 //!
 //! It inherits the consumer's lock. It starts the handler (which holds a copy of the lock), reaps it,
 //! unlocks, and looks again: a push that found the lock held had committed before, so no wake-up is
 //! lost. Each run has its own open file description of the lock, so a process that it leaves in the
-//! background cannot hold the next run's lock. The database is not open while the handler runs or the
-//! supervisor waits.
+//! background cannot hold the next run's lock. The database is not open while a handler runs for long.
 
 mod guarded;
+mod living;
 mod runs;
 
 use std::cell::Cell;
@@ -16,24 +16,29 @@ use std::time::{Duration, Instant};
 
 use chrono::Utc;
 
-use super::dispatch::{NextStep, Start, Wait, is_left_to_others, next_step, try_lock};
+use super::attend;
+use super::dispatch::{self, NextStep, Start, is_left_to_others, next_step, try_lock};
 use super::guard::Guard;
 use super::handler;
-use super::outcome::{End, record_end, record_end_of_wait};
+use super::launcher::{GUARD, Launcher, WakeBy};
+use super::outcome::{End, record_end};
+use super::process;
 use super::shutdown::Shutdown;
-use crate::error::{Error, Result};
+use crate::error::{Error, IoContext, Result};
 use crate::files::lock::Lock;
 use crate::files::log::log;
 use crate::files::watch::{LOOK_EVERY, Watcher};
 use crate::files::{COMMIT, CONTROL, Files};
 use crate::model::backoff::Backoff;
 use crate::model::location::Location;
-use crate::model::run::{Exit, Phase, ProcessId, RunState};
+use crate::model::run::{Exit, Phase, RunState, Task};
 use crate::model::subscription::{ConsumerId, Subscription};
-use crate::model::time;
 use crate::queue::Queue;
 use crate::queue::locations::{files_of, listen};
 use crate::store::{Lease, Leased, RunUpdate};
+
+/// A wait that is over as soon as another process could attend to it.
+const SHORT_WAIT: Duration = Duration::from_millis(20);
 
 /// The longest pause between two attempts while the disk is full or the database locked.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
@@ -123,8 +128,6 @@ struct Supervisor<'a> {
 /// What to do after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
-    /// The wait is over: start the handler.
-    Waited,
     /// Determine again what to do.
     Again,
     /// Release the lock.
@@ -159,8 +162,6 @@ impl Supervisor<'_> {
 
     /// Does what is due, under the lock and the lease: a run, or a wait and then a run.
     fn act(&self, lock: &mut Lock) -> Result<()> {
-        // Waits are measured with the monotonic clock, whatever happens to the time of day.
-        let mut waited = false;
         while self.shutdown.requests() == 0 && !self.lease_is_ending() {
             let mut queue = self.open()?;
             let Some(mut subscription) = self.retrying(|| queue.store.subscription(self.consumer))? else {
@@ -178,17 +179,25 @@ impl Supervisor<'_> {
                     return self.retrying(|| release(&mut queue, &subscription, pending));
                 }
                 NextStep::Unknown => Next::Again,
-                NextStep::Start(Start { wait: Some(_), .. }) if self.leaves_the_rest() => {
+                NextStep::Start(Start { wait: Some(wait), .. })
+                    if wait.left <= SHORT_WAIT || self.has_adopted() =>
+                {
+                    drop(queue);
+                    self.watcher.wait(wait.left.min(LOOK_EVERY), [self.shutdown.poll_fd()]);
+                    handler::reap();
+                    Next::Again
+                }
+                // The look after the unlock leaves the wait to the timer.
+                NextStep::Start(Start { wait: Some(_), .. }) => {
                     return self.retrying(|| release(&mut queue, &subscription, true));
                 }
-                NextStep::Start(Start { wait: Some(wait), .. }) if !waited => {
-                    self.wait(queue, &subscription, wait)?
+                NextStep::Start(start) if subscription.options.finishes_singly() => {
+                    self.run_living(queue, &subscription, start, lock)?
                 }
                 NextStep::Start(start) => self.run_handlers(queue, &subscription, start, lock)?,
             };
             match next {
                 Next::Again => {}
-                Next::Waited => waited = true,
                 Next::Unlock => return Ok(()),
             }
         }
@@ -204,63 +213,20 @@ impl Supervisor<'_> {
     ) -> Result<Option<Subscription>> {
         log!(queue, Warn, "dispatch: consumer={} abandoned by its supervisor", self.consumer);
         self.end_rest(subscription);
+        if subscription.state.task == Some(Task::Living) {
+            return self.record_abandoned_living(queue, subscription);
+        }
         let began = subscription.state.since.unwrap_or_else(Utc::now).min(Utc::now());
         let end = End { exit: Exit::Unknown, interrupted: false, output: "", span: None, at: began };
         record_end(queue, subscription, &end)
     }
 
-    /// Waits until the time given, a relevant change of the consumer's row, a shutdown request, or the
-    /// removal of the thread.
-    fn wait(&self, mut queue: Queue, subscription: &Subscription, wait: Wait) -> Result<Next> {
-        // The clock may be set back at any moment, even while this is being recorded.
-        let end = Instant::now() + wait.left;
-        // Cleared before the wait is recorded, so that no later request is missed.
-        self.watcher.clear();
-        let update = RunUpdate::state(RunState {
-            phase: Phase::Waiting,
-            next_try: Some(wait.until),
-            supervisor: Some(ProcessId::own()),
-            handler: None,
-            home: Some(self.files.home()),
-            since: Some(wait.until - wait.left),
-            ..subscription.state.clone()
-        });
-        let Some(waiting) = self.retrying(|| queue.store.update_run(subscription, &update))? else {
-            return Ok(Next::Again);
-        };
-        let (consumer, until) = (self.consumer, time::format(wait.until));
-        let attempts = waiting.state.attempts;
-        log!(queue, Info, "dispatch: consumer={consumer} waiting until={until} attempts={attempts}");
-        drop(queue);
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() || wait.until <= Utc::now() {
-                return Ok(Next::Waited);
-            }
-            // The clock may be set forward, past the end of the wait.
-            let requested = self.watcher.wait(left.min(LOOK_EVERY), [self.shutdown.poll_fd()]);
-            handler::reap();
-            if !self.files.still_there() || self.shutdown.requests() > 0 || self.lease_is_ending() {
-                return Ok(Next::Unlock);
-            }
-            if !requested {
-                continue;
-            }
-            let mut queue = self.open()?;
-            let Some(current) = self.retrying(|| queue.store.subscription(self.consumer))? else {
-                return Ok(Next::Unlock);
-            };
-            if current.state.stop.is_some() {
-                if self.retrying(|| record_end_of_wait(&mut queue, &current))?.is_none() {
-                    continue;
-                }
-                log!(queue, Info, "stop: consumer={consumer} no longer waits");
-                return Ok(Next::Unlock);
-            }
-            if !current.is_same(&waiting) || current.state.phase != Phase::Waiting || current.state.paused {
-                return Ok(Next::Again);
-            }
-        }
+    /// Leaves a wait to the thread's timer.
+    #[expect(clippy::disallowed_methods, reason = "the timer is the same program")]
+    fn attend(&self) -> Result<()> {
+        let program = std::env::current_exe().at("find the program of", self.files.path())?;
+        let launcher = Launcher { program, waking: WakeBy::Dispatch };
+        self.retrying(|| attend::attend(self.files, &launcher))
     }
 
     /// Checks, now that the lock is free, whether more is due; if so, takes the lock again. `None` if nothing
@@ -269,16 +235,38 @@ impl Supervisor<'_> {
         if !self.files.still_there() || self.shutdown.requests() > 0 {
             return Ok(None);
         }
-        self.retrying(|| {
+        let mut waits = false;
+        let again = self.retrying(|| {
             let mut queue = self.open()?;
             let Some(subscription) = queue.store.subscription(self.consumer)? else { return Ok(None) };
             match next_step(&mut queue, &subscription, None)? {
-                NextStep::Start(_) if !is_left_to_others(self.files, self.consumer) => {
-                    Ok(try_lock(self.files, self.consumer)?.and_then(Lock::shared))
+                NextStep::Start(start @ Start { wait: Some(wait), .. }) if wait.left > SHORT_WAIT => {
+                    dispatch::record_wait(&mut queue, &subscription, start, wait)?;
+                    if subscription.state.phase == Phase::Waiting {
+                        dispatch::log_wait(&queue, &subscription, wait);
+                    }
+                    waits = true;
+                    if self.has_adopted() { self.lock_again() } else { Ok(None) }
                 }
+                NextStep::Start(_) if !is_left_to_others(self.files, self.consumer) => self.lock_again(),
                 _ => Ok(None),
             }
-        })
+        })?;
+        if waits {
+            self.attend()?;
+        }
+        Ok(again)
+    }
+
+    fn lock_again(&self) -> Result<Option<Lock>> {
+        Ok(try_lock(self.files, self.consumer)?.and_then(Lock::shared))
+    }
+
+    /// Whether processes that its handlers left are its children now. The next handler may look for them there, as that
+    /// of an agent does, so it stays while a wait is not over.
+    fn has_adopted(&self) -> bool {
+        let own = std::process::id();
+        process::all().any(|process| process.parent == own && !process::runs_as(process.pid, &[GUARD]))
     }
 
     /// Opens the thread.

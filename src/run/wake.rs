@@ -8,7 +8,7 @@
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-use super::dispatch::{Dispatched, NextStep, OWN_TIME, dispatch, log_skipped, next_step, start};
+use super::dispatch::{Dispatched, NextStep, OWN_TIME, Waits, dispatch, log_skipped, next_step, start};
 use super::launcher::{Launcher, WAKE_LOCK, WakeBy};
 use super::notifier::{self, Answer};
 use crate::error::{Error, Result};
@@ -120,7 +120,7 @@ fn wake_some(
         return Ok(Vec::new());
     }
     if launcher.waking == WakeBy::Dispatch && queue.files.is_owner() {
-        let all = start(queue, launcher, subscriptions, Some(OWN_TIME), None)?;
+        let all = start(queue, launcher, subscriptions, Some(OWN_TIME), Waits::Timer)?;
         log_skipped(&queue.files, &all);
         return Ok(all);
     }
@@ -175,7 +175,7 @@ fn start_with_retries(files: &Files, launcher: &Launcher) -> Result<Vec<(Consume
     while files.still_there() {
         let started = Queue::open(files.location()).and_then(|mut queue| {
             let all = queue.store.subscriptions()?;
-            start(&mut queue, launcher, all, None, None)
+            start(&mut queue, launcher, all, None, Waits::Timer)
         });
         match started {
             Ok(all) if all.iter().any(|(_, done)| may_be_started_later(done)) => {}

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 
 use super::dispatch::Slots;
 use super::handler;
-use super::launcher::{Launcher, SUPERVISE, WAKE};
+use super::launcher::{Launcher, SUPERVISE, TIMER, WAKE};
 use super::process::background_below;
 use super::scope::Scope;
 use super::shutdown::Shutdown;
@@ -128,7 +128,7 @@ fn end_background(shutdown: &Shutdown, grace: Duration) {
     let mut signalled = Vec::new();
     loop {
         handler::reap();
-        let left = background_below(&[SUPERVISE, WAKE]);
+        let left = background_below(&[SUPERVISE, WAKE, TIMER]);
         let now = began.elapsed();
         let over = now >= grace || shutdown.requests() > 1;
         if left.is_empty() || (over && now >= grace + LAST_GRACE) {

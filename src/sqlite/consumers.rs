@@ -8,7 +8,7 @@ use rusqlite::types::ToSql;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::error::Failed;
-use super::{bytes_of, dead_letters, newest, runs, text_of, unknown};
+use super::{bytes_of, dead_letters, ledger, newest, runs, text_of, unknown};
 use crate::error::Error;
 use crate::model::filter::text_or_blob;
 use crate::model::subscription::{ConsumerId, NewSubscription, ScanWatermark, Subscription};
@@ -89,6 +89,9 @@ fn to_json(value: &impl serde::Serialize) -> String {
 
 pub fn subscribe(conn: &Connection, new: &NewSubscription) -> Result<Option<Moved>, Failed> {
     let consumer = new.consumer.as_str();
+    if new.options.finishes_singly() {
+        ledger::prepare(conn)?;
+    }
     let from = || new.from.map(|id| move_cursor(conn, &new.consumer, id, Move::Seek)).transpose();
     let run = match one(conn, &new.consumer)? {
         None => None,
@@ -114,6 +117,7 @@ pub fn subscribe(conn: &Connection, new: &NewSubscription) -> Result<Option<Move
 
 pub fn unsubscribe(conn: &Connection, consumer: &ConsumerId) -> Result<Subscription, Failed> {
     let removed = one(conn, consumer)?.ok_or_else(|| unknown(consumer))?;
+    ledger::drop_waits(conn, consumer)?;
     conn.execute("DELETE FROM subscriptions WHERE consumer_id = ?", [consumer.as_str()])?;
     Ok(removed)
 }
@@ -127,6 +131,9 @@ pub fn move_cursor(conn: &Connection, consumer: &ConsumerId, id: i64, how: Move)
              ON CONFLICT (consumer_id) DO UPDATE SET last_acked_id = ?2, updated_at = ?3",
         )?;
         statement.execute(params![consumer.as_str(), target, time::now()])?;
+    }
+    if how == Move::Seek {
+        ledger::clear(conn, consumer)?;
     }
     Ok(moved)
 }
@@ -167,10 +174,10 @@ pub fn update_run(
     // The row can be missing only for a read-only program.
     conn.prepare_cached("UPDATE consumers SET run = ?2, revision = revision + 1 WHERE consumer_id = ?1")?
         .execute(params![consumer.as_str(), to_json(&update.state)])?;
-    if let Some(change) = &update.dead_letter {
+    for change in &update.dead_letters {
         dead_letters::update(conn, consumer, change)?;
     }
-    if let Some(run) = &update.run {
+    for run in &update.runs {
         runs::insert(conn, consumer, &to_json(run))?;
     }
     if update.cancel_retries {
@@ -178,6 +185,11 @@ pub fn update_run(
     }
     if let Some(id) = update.acknowledge {
         move_cursor(conn, consumer, id, Move::Acknowledge)?;
+    }
+    if seen.options.finishes_singly()
+        && let Some(cursor) = ledger::apply(conn, consumer, seen.last_acked_id, update)?
+    {
+        move_cursor(conn, consumer, cursor, Move::Acknowledge)?;
     }
     Ok(one(conn, consumer)?)
 }

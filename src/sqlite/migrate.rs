@@ -12,8 +12,8 @@ use super::error::{Doing, failed};
 use super::{BUSY_LIMIT, SHORT_WAIT, newest};
 use crate::error::{Error, Result};
 
-/// The newest `user_version` this program understands.
-const VERSION: i64 = 0;
+/// The newest `user_version` this program understands. 1: some consumer finishes events singly.
+const VERSION: i64 = 1;
 
 const SCHEMA: &str = include_str!("schema.sql");
 
@@ -98,6 +98,11 @@ pub fn refuse_foreign(conn: &Connection, path: &Path) -> Result<()> {
         return Err(Error::NewerSchema { path: path.to_owned(), found, known: VERSION });
     }
     Ok(())
+}
+
+/// Makes programs that do not know version 1 refuse the thread.
+pub fn raise_version(conn: &Connection) -> rusqlite::Result<()> {
+    conn.pragma_update(None, "user_version", VERSION)
 }
 
 /// Whether the database lacks anything that this program adds to one of the earlier implementation.

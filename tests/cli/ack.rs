@@ -39,7 +39,10 @@ fn ack_never_moves_backwards() {
 #[test]
 fn an_event_that_does_not_exist_yet_cannot_be_acknowledged() {
     let world = world();
-    let (stdout, stderr) = ack(&world, "4").ends_with(0);
+    let error = ack(&world, "4").fails(1);
+    assert!(error.contains("event 4 does not exist yet: the newest one is 3"), "{error}");
+    assert_eq!(world.consumer("bot")["last_acked_id"], 0);
+    let (stdout, stderr) = ack(&world, "4").arg("--force").ends_with(0);
     assert_eq!(stdout, "3\n");
     assert!(stderr.starts_with("Warning: event 4 does not exist yet"), "{stderr}");
     assert_eq!(world.consumer("bot")["last_acked_id"], 3);

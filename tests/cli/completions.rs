@@ -73,7 +73,7 @@ fn bash_completes_commands_options_words_and_folders() {
     assert_eq!(offered(&["thread", "push", "--con"]), ["--content", "--content-file"]);
     assert_eq!(offered(&["thread", "dead", "list", "--con"]), ["--consumer"]);
     assert_eq!(offered(&["thread", "push", "--type", "m"]), ["message"]);
-    assert_eq!(offered(&["thread", "subscribe", "--deliver", ""]), ["wake", "stdin"]);
+    assert_eq!(offered(&["thread", "subscribe", "--deliver", ""]), ["wake", "stdin", "ndjson"]);
     assert_eq!(offered(&["thread", "completions", "f"]), ["fish"]);
     // bash itself adds the directories.
     assert_eq!(offered(&["thread", "push", "--thread", ""]), ["compopt -o plusdirs"]);

@@ -305,7 +305,7 @@ fn a_newer_schema_is_reported_and_left_alone() {
     found_and_not_repaired(
         &world,
         &format!(
-            "error: {db} has schema version 99, newer than the 0 known here - use a newer version of thread; \
+            "error: {db} has schema version 99, newer than the 1 known here - use a newer version of thread; \
              nothing was changed"
         ),
     );
@@ -363,7 +363,7 @@ fn an_index_that_does_not_agree_with_its_table_is_rebuilt() {
     world
         .thread(["push", "--source", "self", "--type", "record", "--content", "brings the log up to date"])
         .ok();
-    world.thread(["ack", "--consumer", "bot", "--event-id", "99"]).warns();
+    world.thread(["ack", "--consumer", "bot", "--event-id", "99", "--force"]).warns();
     let lines = findings(&world);
     let problem = |index: &str| format!("the index {index} does not agree with its table");
     let (source, kind) = (problem("idx_events_source"), problem("idx_events_type"));
@@ -587,7 +587,10 @@ fn a_backoff_without_a_supervisor_is_continued() {
         findings(&world),
         [format!("error: {problem} - run `thread dispatch`, or `thread doctor --fix`")]
     );
-    assert_eq!(examine(&world, &["doctor", "--fix"]), [format!("repaired: {problem} - it was started")]);
+    assert_eq!(
+        examine(&world, &["doctor", "--fix"]),
+        [format!("repaired: {problem} - its wait is attended to again")]
+    );
     wait_until("a supervisor to wait", || findings(&world) == ["healthy"]);
     assert_eq!(world.state("bot-2"), "waiting");
     world.thread(["stop", "--consumer", "bot-2"]).quiet();

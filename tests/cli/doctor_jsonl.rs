@@ -331,7 +331,7 @@ fn a_storm_of_pushes_batches_and_reads_is_no_fault() {
     let world = World::with_thread();
     world.subscribe(
         "bot",
-        "thread pop --resume --limit 1000 >/dev/null; thread ack --event-id 1000000 2>/dev/null",
+        "thread pop --resume --limit 1000 >/dev/null; thread ack --event-id 1000000 --force 2>/dev/null",
         &[],
     );
     world.subscribe("fed", "cat >/dev/null", &["--deliver", "stdin", "--filter", "type = 'record'"]);

@@ -47,11 +47,14 @@ fn the_guides_handlers_work_and_acknowledge() {
     let page = page("handler");
     let scripts: Vec<String> =
         blocks(&page).into_iter().filter(|b| b.language == "sh").map(|b| b.text).collect();
-    let [fed, woken] = scripts.as_slice() else { panic!("{} scripts", scripts.len()) };
+    let [fed, kept, woken] = scripts.as_slice() else { panic!("{} scripts", scripts.len()) };
     world.script("fed.sh", fed);
+    world.script("kept.sh", kept);
     world.script("woken.sh", woken);
     let filter = "source LIKE 'external:%'";
     world.subscribe("fed", "./fed.sh", &["--filter", filter, "--deliver", "stdin"]);
+    let idle = ["--filter", filter, "--deliver", "ndjson", "--idle", "1s"];
+    world.subscribe("kept", "./kept.sh", &idle);
     world.subscribe("woken", "./woken.sh", &["--filter", filter]);
     for content in ["one", "two"] {
         world
@@ -67,7 +70,8 @@ fn the_guides_handlers_work_and_acknowledge() {
              (SELECT CAST(id AS TEXT) FROM events WHERE source LIKE 'external:%')";
     assert_eq!(world.query(answers), 2);
     assert_eq!(ids(&world.read("work.ndjson")).len(), 2);
-    for consumer in ["fed", "woken"] {
+    assert_eq!(ids(&world.read("done.ndjson")).len(), 2);
+    for consumer in ["fed", "kept", "woken"] {
         let consumer = world.consumer(consumer);
         assert_eq!((&consumer["state"], &consumer["pending"]), (&"idle".into(), &0.into()), "{consumer}");
         assert_eq!(consumer["last_exit"], "exit=0");

@@ -64,8 +64,7 @@ fn neither_push_nor_dispatch_shortens_a_wait() {
     world.push("b");
     world.thread(["dispatch"]).quiet();
     let outcome = world.thread(["dispatch", "--json"]).quiet();
-    assert_eq!(outcome, "{\"consumers\":[{\"consumer_id\":\"bot\",\"outcome\":\"running\"}]}\n");
-    assert!(world.log().contains(&"[INFO] dispatch: consumer=bot skipped (lock held)".to_owned()));
+    assert_eq!(outcome, "{\"consumers\":[{\"consumer_id\":\"bot\",\"outcome\":\"waiting\"}]}\n");
     let after = world.consumer("bot");
     assert_eq!((&after["next_try"], &after["state"]), (&before["next_try"], &"waiting".into()));
     assert_eq!(times(&world).len(), 1);
@@ -223,9 +222,7 @@ fn a_reboot_in_the_middle_of_a_run_is_one_failed_attempt() {
     }
     world.thread(["dispatch"]).quiet();
     world.wait_for_state("bot", "waiting");
-    wait_until("a supervisor of its own", || {
-        world.run_state("bot", "$.supervisor.pid").as_u64().is_some_and(|pid| pid != u64::from(own))
-    });
+    wait_until("somebody to attend to the wait", || world.timer().is_some_and(|pid| pid != own));
     assert_eq!(world.consumer("bot")["attempt"], 1);
     assert_eq!(times(&world).len(), 1);
     assert!(world.log().contains(&"[WARN] dispatch: consumer=bot abandoned by its supervisor".to_owned()));

@@ -293,10 +293,11 @@ fn a_pid_that_now_belongs_to_another_process_is_never_signalled() {
 
 /// Suspends the supervisor of a consumer. Returns its pid.
 fn suspend_supervisor(world: &World) -> u32 {
-    let pid = || world.run_state("bot", "$.supervisor.pid").as_u64().unwrap_or(0) as u32;
-    wait_until("the supervisor", || pid() != 0);
-    signal(pid(), Signal::STOP);
-    pid()
+    // Or what attends to its wait.
+    let supervisor = || world.run_state("bot", "$.supervisor.pid").as_u64().map(|pid| pid as u32);
+    let pid = thread_testkit::wait_for("the supervisor", || supervisor().or_else(|| world.timer()));
+    signal(pid, Signal::STOP);
+    pid
 }
 
 fn signal(pid: u32, signal: Signal) {

@@ -28,6 +28,7 @@ mod guide;
 mod handlers_environment;
 mod handlers_hostile;
 mod handlers_logs;
+mod handlers_ndjson;
 mod handlers_rest;
 mod handlers_rule;
 mod handlers_stdin;

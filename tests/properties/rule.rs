@@ -33,6 +33,7 @@ fn full() -> RunState {
         paused: true,
         reason: Some("why".into()),
         attempts: 1,
+        deferred: 12,
         next_try: Some(now()),
         supervisor: Some(process.clone()),
         handler: Some(process),
@@ -64,6 +65,7 @@ fn an_idle_state_has_nothing_of_the_run_and_all_that_outlives_it() {
         last_exit: Some(Exit::Code(3)),
         paused: true,
         attempts: 1,
+        deferred: 12,
         batch: 11,
         start_cursor: 2,
         start_rewinds: 3,
@@ -327,8 +329,15 @@ fn a_stalled_consumer_gets_one_more_run_after_the_longest_wait() {
     let stalled = RunState { phase: Phase::Stalled, attempts: 5, ended: Some(now()), ..RunState::default() };
     let due = now() + Duration::from_secs(600);
     assert_eq!(decide(&stalled, &Options::default(), true, now()), Action::WaitUntil(due));
-    assert_eq!(decide(&stalled, &Options::default(), false, now()), Action::None);
-    assert_eq!(decide(&stalled, &Options::default(), false, due), Action::None);
+    // Without anything newer it probes, unless it was stopped or is never to.
+    let slow = Options { probe: Some(Duration::from_secs(700)), ..Options::default() };
+    let probes = now() + Duration::from_secs(700);
+    assert_eq!(decide(&stalled, &slow, true, now()), Action::WaitUntil(due));
+    assert_eq!(decide(&stalled, &slow, false, now()), Action::WaitUntil(probes));
+    assert_eq!(decide(&stalled, &slow, false, probes), Action::Start);
+    let never = Options { probe: None, ..Options::default() };
+    assert_eq!(decide(&stalled, &never, false, due), Action::None);
+    assert_eq!(decide(&stalled.clone().stalled(STOPPED), &slow, false, probes), Action::None);
     let outcome =
         apply_outcome(&running(6), &Options::default(), &ended(Task::Wake, Exit::Code(1), 10, true));
     assert_eq!(outcome.state.phase, Phase::Stalled);
@@ -366,4 +375,21 @@ fn setting_the_clock_back_does_not_prolong_a_wait() {
     assert_eq!(decide(&over, &Options::default(), false, now()), Action::Start);
     let paused = RunState { paused: true, ..waiting };
     assert_eq!(decide(&paused, &Options::default(), true, now()), Action::None);
+}
+
+#[test]
+fn a_deferred_run_waits_and_is_no_attempt() {
+    let options = Options { backoff: [1, 5].map(Duration::from_secs).to_vec(), max_attempts: 1, ..stdin() };
+    let mut state = RunState { attempts: 0, ..running(1) };
+    for (times, wait) in [(1, 1), (2, 5), (3, 5), (4, 5)] {
+        state.attempts = 1;
+        let outcome = apply_outcome(&state, &options, &ended(Task::Single(11), Exit::Code(75), 10, true));
+        assert_eq!((outcome.dead_letter, outcome.state.phase), (None, Phase::Waiting));
+        assert_eq!((outcome.state.attempts, outcome.state.deferred, outcome.state.failed), (0, times, 0));
+        assert_eq!(outcome.state.next_try, Some(now() + Duration::from_secs(wait)));
+        state = outcome.state;
+    }
+    state.attempts = 1;
+    let failed = apply_outcome(&state, &options, &ended(Task::Single(11), Exit::Code(1), 10, true));
+    assert_eq!((failed.dead_letter, failed.state.deferred), (Some((11, 1)), 0));
 }

@@ -180,7 +180,7 @@ fn everything_is_there_after_reopening() {
             at: noon(),
         };
         let state = RunState { since: Some(noon()), attempts: 3, ..RunState::default() };
-        let update = RunUpdate { dead_letter: Some(dead), acknowledge: Some(3), ..RunUpdate::state(state) };
+        let update = RunUpdate { dead_letters: vec![dead], acknowledge: Some(3), ..RunUpdate::state(state) };
         store.update_run(&seen, &update).unwrap().unwrap();
         store.retry_dead_letters(&name("c"), None).unwrap();
         everything(&mut store)

@@ -15,7 +15,7 @@ use crate::clock::now;
 use crate::json::{from_json, to_json};
 use crate::link::{Session, bytes, int, text};
 use crate::machine::Machine;
-use crate::{dead_letters, lease};
+use crate::{dead_letters, lease, ledger};
 
 /// One subscription, or all.
 pub fn list(session: &mut Session<'_>, consumer: Option<&ConsumerId>) -> Result<Vec<Subscription>> {
@@ -123,6 +123,9 @@ fn seek(session: &mut Session<'_>, new: &NewSubscription) -> Result<Option<Moved
 pub fn unsubscribe(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<Subscription> {
     let removed = one(session, consumer)?.ok_or_else(|| Error::UnknownConsumer(consumer.clone()))?;
     remove(session, consumer)?;
+    if removed.options.finishes_singly() {
+        ledger::drop_waits(session, consumer)?;
+    }
     Ok(removed)
 }
 
@@ -140,6 +143,9 @@ pub fn move_cursor(session: &mut Session<'_>, consumer: &ConsumerId, id: i64, ho
                    INSERT INTO @cursors (thread, consumer_id, last_acked_id, updated_at) VALUES ($1, $2, $3, $4) \
                    ON CONFLICT (thread, consumer_id) DO UPDATE SET last_acked_id = $3, updated_at = $4";
         session.rows(sql, &[text(&consumer.as_str()), int(&target), text(&time::now())])?;
+    }
+    if how == Move::Seek && one(session, consumer)?.is_some_and(|now| now.options.finishes_singly()) {
+        ledger::clear(session, consumer)?;
     }
     Ok(moved)
 }
@@ -182,10 +188,10 @@ pub fn update_run(
     let sql =
         "UPDATE @consumers SET run = $3, revision = revision + 1 WHERE thread = $1 AND consumer_id = $2";
     session.rows(sql, &[text(&consumer.as_str()), text(&to_json(&update.state))])?;
-    if let Some(change) = &update.dead_letter {
+    for change in &update.dead_letters {
         dead_letters::update(session, consumer, change)?;
     }
-    if let Some(run) = &update.run {
+    for run in &update.runs {
         insert_run(session, consumer, &to_json(run))?;
     }
     if update.cancel_retries {
@@ -193,6 +199,11 @@ pub fn update_run(
     }
     if let Some(id) = update.acknowledge {
         move_cursor(session, consumer, id, Move::Acknowledge)?;
+    }
+    if seen.options.finishes_singly()
+        && let Some(cursor) = ledger::apply(session, consumer, seen.last_acked_id, update)?
+    {
+        move_cursor(session, consumer, cursor, Move::Acknowledge)?;
     }
     one(session, consumer)
 }

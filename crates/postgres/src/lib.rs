@@ -39,6 +39,7 @@ mod environment;
 mod error;
 mod json;
 mod lease;
+mod ledger;
 mod link;
 mod listen;
 pub mod location;

@@ -10,10 +10,13 @@ use crate::error::{Doing, failed, problem};
 use crate::link::lock_key;
 
 /// Each brings a schema from the version that is its place in this list to the next one.
-const STEPS: &[&str] = &[include_str!("schema.sql"), include_str!("leases.sql")];
+const STEPS: &[&str] = &[include_str!("schema.sql"), include_str!("leases.sql"), include_str!("ledger.sql")];
 
 /// The version this program knows.
 const VERSION: i64 = STEPS.len() as i64;
+
+/// The version of a schema without consumers that finish events singly. Older programs understand it.
+const PLAIN_VERSION: i64 = 2;
 
 /// The oldest server that is supported, as it writes its version.
 const OLDEST_SERVER: i64 = 150_000;
@@ -38,8 +41,8 @@ pub fn prefix(schema: &str) -> String {
 /// [`Error::NotAThread`], [`Error::NewerSchema`]; the server is too old.
 pub fn open(client: &mut Client, location: &Location, schema: &str, thread: &str) -> Result<i64> {
     let found = find(client, location, schema, thread)?;
-    if (1..VERSION).contains(&found.version) {
-        bring_up_to_date(client, schema)?;
+    if (1..PLAIN_VERSION).contains(&found.version) {
+        bring_up_to_date(client, schema, PLAIN_VERSION)?;
     }
     found.thread.ok_or_else(|| Error::NotAThread(location.as_os_str().into()))
 }
@@ -55,8 +58,8 @@ pub fn create(client: &mut Client, location: &Location, schema: &str, thread: &s
     if found.thread.is_some() {
         return Err(already());
     }
-    if found.version < VERSION {
-        bring_up_to_date(client, schema)?;
+    if found.version < PLAIN_VERSION {
+        bring_up_to_date(client, schema, PLAIN_VERSION)?;
     }
     let sql = "WITH made AS (INSERT INTO @threads (name) VALUES ($1) ON CONFLICT DO NOTHING RETURNING thread) \
                INSERT INTO @counters (thread) SELECT thread FROM made RETURNING thread";
@@ -112,9 +115,17 @@ fn find(client: &mut Client, location: &Location, schema: &str, thread: &str) ->
     Ok(found)
 }
 
-/// Creates what is missing in the schema, in one transaction. Only one process does so at a time; the others then
+/// Adds the tables for consumers that finish events singly.
+pub fn with_ledgers(client: &mut Client, schema: &str) -> Result<()> {
+    let sql = "SELECT max(version) FROM @versions".replace('@', &prefix(schema));
+    let rows = client.query_typed(&sql, &[]).doing("reading the schema's version")?;
+    let version: Option<i64> = rows[0].get(0);
+    if version < Some(VERSION) { bring_up_to_date(client, schema, VERSION) } else { Ok(()) }
+}
+
+/// Creates what is missing in the schema up to a version, in one transaction. Only one process does so at a time; the others then
 /// find nothing to do.
-fn bring_up_to_date(client: &mut Client, schema: &str) -> Result<()> {
+fn bring_up_to_date(client: &mut Client, schema: &str, to: i64) -> Result<()> {
     let doing = "bringing the schema up to date";
     let encoding: String = client.query_typed("SHOW server_encoding", &[]).doing(doing)?[0].get(0);
     if encoding != "UTF8" {
@@ -139,7 +150,7 @@ fn bring_up_to_date(client: &mut Client, schema: &str) -> Result<()> {
     transaction.batch_execute(&versions).doing(doing)?;
     let version = format!("SELECT coalesce(max(version), 0) FROM {prefix}versions");
     let version: i64 = transaction.query_typed(&version, &[]).doing(doing)?[0].get(0);
-    for (at, step) in (0..).zip(STEPS).skip_while(|(at, _)| *at < version) {
+    for (at, step) in (0..to).zip(STEPS).skip_while(|(at, _)| *at < version) {
         transaction.batch_execute(&step.replace('@', &prefix)).doing(doing)?;
         let reached = format!("INSERT INTO {prefix}versions VALUES ({})", at + 1);
         transaction.batch_execute(&reached).doing(doing)?;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use thread::error::DatabaseErrorKind as Kind;
 use thread::model::event::CappedRow;
 use thread::model::filter::Filter;
+use thread::model::ledger::Ledger;
 use thread::model::location::Location;
 use thread::model::run::Run;
 use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
@@ -18,7 +19,7 @@ use thread::{Error, Result};
 use crate::connection::Connection;
 use crate::link::{Link, Locks, int, text};
 use crate::location::Target;
-use crate::{append, consumers, dead_letters, error, lease, listen, migrate, prune, read};
+use crate::{append, consumers, dead_letters, error, lease, ledger, listen, migrate, prune, read};
 
 /// Opens a thread.
 pub fn open(location: &Location, busy_limit: Duration) -> Result<Box<dyn Store>> {
@@ -146,6 +147,10 @@ impl Store for Link {
     }
 
     fn subscribe(&mut self, new: &NewSubscription) -> Result<Option<Moved>> {
+        if new.options.finishes_singly() {
+            let schema = self.target.schema.clone();
+            migrate::with_ledgers(&mut self.connection()?.client, &schema)?;
+        }
         let locks = Locks::Consumer(&new.consumer);
         self.transact("subscribing", locks, true, |session| consumers::subscribe(session, new))
     }
@@ -159,7 +164,7 @@ impl Store for Link {
         let doing = "recording the cursor";
         // Check first, so that a poll that moves nothing waits for no lock.
         match self.reading(doing, |session| consumers::plan_move(session, consumer, id, how))? {
-            (moved, None) => Ok(moved),
+            (moved, None) if how == Move::Acknowledge => Ok(moved),
             _ => self.transact(doing, Locks::Consumer(consumer), true, |session| {
                 consumers::move_cursor(session, consumer, id, how)
             }),
@@ -171,6 +176,10 @@ impl Store for Link {
         self.transact("recording the state of a consumer", locks, update.durable, |session| {
             consumers::update_run(session, seen, update)
         })
+    }
+
+    fn ledger(&mut self, consumer: &ConsumerId) -> Result<Ledger> {
+        self.reading("reading what is finished", |session| ledger::load(session, consumer))
     }
 
     fn runs(&mut self, consumer: &ConsumerId, most: usize) -> Result<Vec<Run>> {

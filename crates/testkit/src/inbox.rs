@@ -8,7 +8,7 @@ use rusqlite::Connection;
 use serde_json::Value;
 
 use crate::postgres::server;
-use crate::processes::kill_and_wait;
+use crate::processes::{is_running, kill_and_wait};
 use crate::{PATIENCE, Run, World, program, wait_until};
 
 impl World {
@@ -80,11 +80,13 @@ impl World {
         self.off(["subscribe", "--consumer", name, "--handler", "true", "--filter", filter]).quiet();
     }
 
-    /// Subscribes a consumer with these additional options.
+    /// Subscribes a consumer with these additional options. If it stalls, it does not try again by itself, unless they
+    /// say so: a test sees that nothing is running any more.
     #[track_caller]
     pub fn subscribe(&self, consumer: &str, handler: &str, options: &[&str]) {
         let base = ["subscribe", "--consumer", consumer, "--handler", handler];
-        self.thread(base.iter().chain(options)).ok();
+        let probe: &[&str] = if options.contains(&"--probe") { &[] } else { &["--probe", "never"] };
+        self.thread(base.iter().chain(options).chain(probe)).ok();
     }
 
     /// The thread's database, opened directly and not through the binary.
@@ -142,13 +144,24 @@ impl World {
         assert_eq!(changed, 1, "no consumer {consumer}");
     }
 
-    /// Kills the recorded supervisor of a consumer, as a crash would, and waits until it is gone.
+    /// The process that attends to the waits of the thread, if there is one.
+    pub fn timer(&self) -> Option<u32> {
+        let signed = fs::read_to_string(self.inbox().join("run/_timer.lock")).ok()?;
+        let pid = serde_json::from_str::<Value>(&signed).ok()?["pid"].as_u64()?;
+        u32::try_from(pid).ok().filter(|pid| is_running(*pid))
+    }
+
+    /// Kills the supervisor of a consumer, or what attends to its wait, as a crash would, and waits until it is gone.
     #[track_caller]
     pub fn kill_supervisor(&self, consumer: &str) {
-        let pid = || self.run_state(consumer, "$.supervisor.pid").as_u64().unwrap_or(0) as u32;
-        // Between a run and the wait after it, no supervisor is recorded for a moment.
-        wait_until(&format!("{consumer} to have a supervisor"), || pid() != 0);
-        kill_and_wait(pid());
+        let mut pid = 0;
+        // Between a run and the wait after it, there is none for a moment.
+        wait_until(&format!("{consumer} to have a supervisor"), || {
+            let supervisor = self.run_state(consumer, "$.supervisor.pid").as_u64();
+            pid = supervisor.map(|pid| pid as u32).or_else(|| self.timer()).unwrap_or(0);
+            pid != 0
+        });
+        kill_and_wait(pid);
     }
 
     /// All lines of the JSONL log: the sealed files by name, then the current one. For a thread that is not in a

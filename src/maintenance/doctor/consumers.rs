@@ -3,16 +3,16 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use chrono::Utc;
-
 use super::{Doctor, Finding};
 use crate::error::Result;
+use crate::model::run::Phase;
 use crate::model::subscription::ConsumerId;
 use crate::pending;
 use crate::queue::Queue;
 use crate::run::WakeBy;
+use crate::run::attend;
 use crate::run::dispatch::{self, Dispatched};
-use crate::run::process::{AtWork, at_work};
+use crate::run::process::{AtWork, Liveness, at_work};
 
 const CHECK: &str = "consumer";
 
@@ -58,13 +58,12 @@ fn unattended(queue: &mut Queue) -> Result<BTreeSet<ConsumerId>> {
 fn look(queue: &mut Queue) -> Result<BTreeSet<ConsumerId>> {
     let mut left = BTreeSet::new();
     for subscription in queue.store.subscriptions()? {
-        // A worker that limits its runs keeps the time of the next attempt itself.
-        let state = &subscription.state;
-        let waits = state.supervisor.is_none() && state.next_try.is_some_and(|next| next > Utc::now());
-        if waits || subscription.held_by.is_some() {
+        if subscription.state.phase == Phase::Stalled || subscription.held_by.is_some() {
             continue;
         }
-        if dispatch::is_due(queue, &subscription)? && at_work(&queue.files, &subscription) == AtWork::Nobody {
+        let Some(start) = dispatch::next_start(queue, &subscription)? else { continue };
+        let is_attended = start.wait.is_some() && attend::attendance(&queue.files) != Liveness::Dead;
+        if !is_attended && at_work(&queue.files, &subscription) == AtWork::Nobody {
             left.insert(subscription.consumer);
         }
     }
@@ -98,9 +97,8 @@ fn report_unattended(doctor: &mut Doctor<'_>, queue: &mut Queue, left: &BTreeSet
                 Some(Dispatched::LeftToBackground) => Ok("a background process starts it"),
                 Some(Dispatched::LockHeld) => Ok("it has been started in the meantime"),
                 Some(Dispatched::LeftToOthers) => Ok("it is left to other machines for now"),
-                Some(Dispatched::Idle | Dispatched::Waits(_) | Dispatched::Queued) | None => {
-                    Ok("nothing is due any more")
-                }
+                Some(Dispatched::Waits(_)) => Ok("its wait is attended to again"),
+                Some(Dispatched::Idle | Dispatched::Queued) | None => Ok("nothing is due any more"),
             }
         });
     }

@@ -3,7 +3,8 @@
 use chrono::Utc;
 use serde::Serialize;
 
-use crate::model::run::Phase;
+use crate::model::ledger::EventWait;
+use crate::model::run::{Phase, is_zero};
 use crate::model::subscription::Subscription;
 use crate::model::time::{self, Time};
 use crate::run::process::AtWork;
@@ -39,6 +40,9 @@ pub enum ConsumerState {
     },
     Waiting {
         attempt: u32,
+        /// How often in a row it was put off without an attempt.
+        #[serde(skip_serializing_if = "is_zero")]
+        deferred: u32,
         /// Without it, at the next dispatch.
         #[serde(serialize_with = "time::serialize", skip_serializing_if = "Option::is_none")]
         next_try: Option<Time>,
@@ -90,8 +94,11 @@ impl ConsumerState {
         at_work: AtWork,
         broken: Option<String>,
         is_pending: bool,
+        event_wait: Option<&EventWait>,
+        is_attended: bool,
     ) -> ConsumerState {
         let (state, attempt) = (&s.state, s.state.attempts);
+        let deferred = state.deferred;
         let worker = match (at_work, &s.held_by) {
             (AtWork::Process(pid), _) => Worker::Pid(pid),
             (_, Some(host)) => Worker::Host(host.clone()),
@@ -99,6 +106,7 @@ impl ConsumerState {
         };
         let interrupted = |next_try: Option<Time>| ConsumerState::Waiting {
             attempt,
+            deferred,
             // If nothing is running, a time in the past means that the run is due at the next dispatch.
             next_try: next_try.filter(|at| *at > Utc::now()),
             elsewhere: None,
@@ -111,13 +119,26 @@ impl ConsumerState {
             _ if state.paused => ConsumerState::Paused,
             _ if broken.is_some() => ConsumerState::Stalled { reason: broken, attempt: None },
             Phase::Stalled => ConsumerState::Stalled { reason: state.reason.clone(), attempt: Some(attempt) },
-            // Without a recorded supervisor, the consumer is between a run and its wait.
-            Phase::Waiting if at_work == AtWork::Nobody && state.supervisor.is_some() => {
-                interrupted(state.next_try)
-            }
+            Phase::Waiting if at_work == AtWork::Nobody && !is_attended => interrupted(state.next_try),
             Phase::Waiting => {
                 let elsewhere = (at_work == AtWork::Elsewhere).then_some(worker);
-                ConsumerState::Waiting { attempt, next_try: state.next_try, elsewhere, reason: None }
+                ConsumerState::Waiting {
+                    attempt,
+                    deferred,
+                    next_try: state.next_try,
+                    elsewhere,
+                    reason: None,
+                }
+            }
+            Phase::Idle if event_wait.is_some() => {
+                let wait = event_wait.cloned().unwrap_or_default();
+                ConsumerState::Waiting {
+                    attempt: wait.attempts,
+                    deferred: wait.deferred,
+                    next_try: Some(wait.until),
+                    elsewhere: (at_work == AtWork::Elsewhere).then_some(worker),
+                    reason: (!is_attended).then_some("interrupted"),
+                }
             }
             // The supervisor was killed; the next dispatch continues.
             Phase::Running if is_pending => {

@@ -14,32 +14,45 @@ pub enum Deliver {
     Wake,
     /// The handler gets events as NDJSON on stdin, and exit 0 acknowledges them.
     Stdin,
+    /// The handler is kept, gets each event as a line on stdin, and answers on stdout.
+    Ndjson,
 }
 
 impl Deliver {
+    pub const ALL: [Deliver; 3] = [Deliver::Wake, Deliver::Stdin, Deliver::Ndjson];
+
     pub fn as_str(self) -> &'static str {
         match self {
             Deliver::Wake => "wake",
             Deliver::Stdin => "stdin",
+            Deliver::Ndjson => "ndjson",
         }
     }
 }
+
+/// As the maximum number of attempts: no limit. A number, because earlier versions read one.
+pub const UNLIMITED: u32 = u32::MAX;
 
 /// Options of a subscription.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Options {
     pub deliver: Deliver,
-    /// Maximum events per run with [`Deliver::Stdin`], at least 1.
+    /// Maximum events per run with [`Deliver::Stdin`], and unanswered ones with [`Deliver::Ndjson`]; at least 1.
     pub batch_size: u64,
-    /// Runs without progress before giving up, at least 1.
+    /// Runs without progress before giving up, at least 1; [`UNLIMITED`] for no limit.
     pub max_attempts: u32,
     /// Dead letters in a row, without a success between them, after which no more are made and the consumer
     /// stalls; `None` for no limit. Events that were judged bad do not count.
     pub stall_after: Option<u32>,
+    /// How long after its last run a stalled consumer tries again, with one event; `None` for never.
+    pub probe: Option<Duration>,
     /// Waits between attempts; the last one repeats. Never empty.
     pub backoff: Vec<Duration>,
-    /// Maximum duration of a run.
+    /// How long a handler with [`Deliver::Ndjson`] is kept while it has nothing to do.
+    pub idle: Duration,
+    /// Maximum duration of a run. With [`Deliver::Ndjson`], how long the oldest unanswered event may take, counted from
+    /// when it was given or from the last answer, whichever is later.
     pub timeout: Option<Duration>,
     /// Additional environment variables of the handler.
     pub env: BTreeMap<String, String>,
@@ -56,7 +69,9 @@ impl Default for Options {
             batch_size: 100,
             max_attempts: 5,
             stall_after: Some(10),
+            probe: Some(Duration::from_secs(600)),
             backoff: [1, 5, 30, 120, 600].map(Duration::from_secs).to_vec(),
+            idle: Duration::from_secs(600),
             timeout: None,
             env: BTreeMap::new(),
             clear_env: false,
@@ -70,6 +85,11 @@ impl Options {
     pub fn wait_after(&self, attempts: u32) -> Duration {
         let step = (attempts.max(1) - 1) as usize;
         self.backoff.get(step).or(self.backoff.last()).copied().unwrap_or_default()
+    }
+
+    /// Whether the consumer finishes each event by itself, instead of all up to its cursor.
+    pub fn finishes_singly(&self) -> bool {
+        self.deliver == Deliver::Ndjson && !self.no_handler
     }
 
     pub fn longest_wait(&self) -> Duration {

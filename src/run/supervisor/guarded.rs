@@ -17,6 +17,11 @@ use crate::run::{process, rest};
 const MARGIN: Duration = Duration::from_secs(5);
 
 impl Supervisor<'_> {
+    /// What a handler that is kept is started with: it ends with its supervisor, as nobody else hears it.
+    pub(super) fn living_terms<'t>(&'t self, lock: &'t Lock) -> Terms<'t> {
+        Terms { guard: Some((&self.guard, self.guarded_until())), ..self.terms(lock) }
+    }
+
     /// What a handler is started with. With a lease, it is guarded from its beginning.
     pub(super) fn terms<'t>(&'t self, lock: &'t Lock) -> Terms<'t> {
         let epoch = self.lease.as_ref().map(|lease| lease.epoch());
@@ -31,10 +36,13 @@ impl Supervisor<'_> {
     }
 
     /// Tells the guard for how long the lease is renewed now. Returns false if the handler must be ended, as there is
-    /// no guard and none can be started.
-    pub(super) fn keep_guarded(&self, running: &Running) -> bool {
-        let Some(lease) = &self.lease else { return true };
-        let kept = self.guard.keep(running.group(), Some(lease.epoch()), self.guarded_until());
+    /// no guard and none can be started. `is_kept`: the handler is guarded without a lease, too.
+    pub(super) fn keep_guarded(&self, running: &Running, is_kept: bool) -> bool {
+        let epoch = self.lease.as_ref().map(|lease| lease.epoch());
+        if epoch.is_none() && !is_kept {
+            return true;
+        }
+        let kept = self.guard.keep(running.group(), epoch, self.guarded_until());
         let consumer = self.consumer;
         kept.inspect_err(|e| log!(self.files, Error, "dispatch: consumer={consumer} is ended: {e}")).is_ok()
     }

@@ -29,7 +29,7 @@ const SHORT_RUN: Duration = Duration::from_millis(100);
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
 /// How long processes have between TERM and KILL when the supervisor itself is shut down.
-const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
+pub(super) const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 
 /// A run that is due, and recorded.
 struct Run {
@@ -174,13 +174,16 @@ impl Supervisor<'_> {
     }
 
     /// The state at the start of a run.
-    fn started(&self, found: &Subscription, given: &NextTask, newest: i64) -> RunState {
+    pub(super) fn started(&self, found: &Subscription, given: &NextTask, newest: i64) -> RunState {
         let (task, events) = (given.task, given.events);
         // A dead letter is tried once; that does not count as an attempt at the pending events.
-        let attempt = u32::from(!matches!(task, Task::DeadLetter(_)));
+        let attempt = u32::from(!matches!(task, Task::DeadLetter(_) | Task::Living));
+        // Attempts at an event that the cursor has passed since are not those at the next one.
+        let is_past = found.last_acked_id != found.state.start_cursor;
+        let before = if is_past { 0 } else { found.state.attempts };
         RunState {
             phase: Phase::Running,
-            attempts: found.state.attempts.saturating_add(attempt),
+            attempts: before.saturating_add(attempt),
             supervisor: Some(ProcessId::own()),
             handler: None,
             home: Some(self.files.home()),
@@ -229,7 +232,7 @@ impl Supervisor<'_> {
                 let left = "failed, and left processes behind, which are ended";
                 log!(self.files, Warn, "dispatch: consumer={consumer} {left}");
             }
-            if !interrupted && !self.keep_guarded(running) {
+            if !interrupted && !self.keep_guarded(running, false) {
                 interrupted = true;
                 running.end(libc::SIGTERM, SHUTDOWN_GRACE);
             }

@@ -69,8 +69,8 @@ fn under_way(queue: &Queue, subscription: &Subscription) -> Option<(Run, Time)> 
     let (events, last) = match state.task {
         Some(Task::Batch(last)) => (Some(state.batch), Some(last)),
         Some(Task::Single(id) | Task::DeadLetter(id)) => (Some(1), Some(id)),
-        // It pops: the events it has acknowledged so far.
-        Some(Task::Wake) | None => {
+        // The events it has acknowledged so far.
+        Some(Task::Wake | Task::Living) | None => {
             let acked = subscription.last_acked_id;
             (None, Some(acked).filter(|acked| *acked > state.start_cursor))
         }

@@ -4,11 +4,12 @@ use std::time::{Duration, Instant};
 
 use chrono::Utc;
 use thread::Queue;
+use thread::files::Files;
 use thread::maintenance::report::{
     ConsumerState, ConsumerStatus, DiskUsage, EventRange, Limits, Namespace, Worker,
 };
 use thread::model::duration;
-use thread::model::run::{RUNS_KEPT, Run, RunResult};
+use thread::model::run::{Deliver, RUNS_KEPT, Run, RunResult, UNLIMITED};
 use thread::model::subscription::{ConsumerId, Subscription};
 use thread::model::time::{self, Time};
 use thread::pending::CountLimits;
@@ -281,7 +282,7 @@ fn consumer_form(queue: &mut Queue, status: &ConsumerStatus) -> Result<Consumer>
         runs_succeeded: s.state.succeeded,
         runs_failed: s.state.failed,
         notes: status.notes(),
-        settings: settings(status),
+        settings: settings(queue.files(), s),
     })
 }
 
@@ -299,17 +300,19 @@ fn stalled_since(runs: &[Run], s: &Subscription) -> Option<Time> {
     again.last().map(|pair| pair[0].ended).or(s.state.ended)
 }
 
-fn settings(status: &ConsumerStatus) -> Settings {
+fn settings(files: &Files, subscription: &Subscription) -> Settings {
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let options = &status.subscription.options;
+    let options = &subscription.options;
     Settings {
         deliver: options.deliver.as_str().to_owned(),
         batch_size: options.batch_size,
-        max_attempts: options.max_attempts,
+        max_attempts: (options.max_attempts != UNLIMITED).then_some(options.max_attempts),
         stall_after: options.stall_after,
+        probe_ms: options.probe.map(ms),
+        idle_ms: (options.deliver == Deliver::Ndjson).then(|| ms(options.idle)),
         backoff_ms: options.backoff.iter().copied().map(ms).collect(),
         timeout_ms: options.timeout.map(ms),
-        cwd: status.settings.cwd.clone(),
+        cwd: subscription.cwd.as_deref().map(|cwd| files.resolve(cwd).to_string_lossy().into_owned()),
         // Their values may be secrets.
         env: options.env.keys().cloned().collect(),
         clear_env: options.clear_env,

@@ -47,7 +47,10 @@ fn a_clock_that_is_two_minutes_wrong_takes_no_lease_and_keeps_none() {
     assert_eq!(server.psql(&format!("SELECT epoch FROM {schema}.leases")), "1");
     right.kill();
     wait_until("another machine to take over", || ahead.bot("pending") == 0);
-    assert_eq!(lines(), "begin 1\nbegin 2\nend\n");
+    // A machine may have taken the lease once to record that the run was abandoned.
+    let taken = lines();
+    assert!(taken.starts_with("begin 1\nbegin ") && taken.ends_with("\nend\n"), "{taken}");
+    assert_eq!(taken.lines().count(), 3, "{taken}");
 
     // Both machines can hold leases: further events are handled in order, once each.
     for n in 0..6 {

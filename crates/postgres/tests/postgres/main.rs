@@ -7,6 +7,7 @@ mod errors;
 mod failover;
 mod follow;
 mod guards;
+mod kept;
 mod kills;
 mod machine;
 mod machines;

@@ -8,6 +8,7 @@ use thread::error::{Error, Result};
 use thread::model::event::{Defaults, Event, NewEvent};
 use thread::model::filter::{Filter, Scope};
 use thread::model::key::{IdempotencyKey, InvalidKey};
+use thread::model::ledger::{EventWait, Ledger, LedgerChange};
 use thread::model::run::{Deliver, Exit, Options, Phase, RUNS_KEPT, Run, RunResult, RunState, Span, Task};
 use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, ScanWatermark, Subscription};
 use thread::model::time;
@@ -57,6 +58,8 @@ macro_rules! conformance {
             a_run_update_applies_to_the_state_that_was_read
             a_run_update_is_refused_after_any_change
             a_run_update_moves_the_cursor_and_makes_a_dead_letter_in_one_step
+            events_finish_singly
+            a_ledger_is_cleared_by_seek_and_keeps_what_is_finished_otherwise
             the_last_thousand_runs_are_kept
             dead_letters_are_made_retried_and_removed
             dead_letters_are_retried_and_discarded_by_event_or_all_together
@@ -199,7 +202,7 @@ fn make_dead(store: &mut dyn Store, consumer: &str, event_id: i64) {
 
 fn change_dead(store: &mut dyn Store, consumer: &str, change: DeadLetterUpdate) {
     let seen = get(store, consumer);
-    let update = RunUpdate { dead_letter: Some(change), ..RunUpdate::state(seen.state.clone()) };
+    let update = RunUpdate { dead_letters: vec![change], ..RunUpdate::state(seen.state.clone()) };
     assert!(store.update_run(&seen, &update).unwrap().is_some());
 }
 
@@ -591,6 +594,8 @@ pub fn a_subscription_is_read_back_unchanged(store: &mut dyn Store) {
         batch_size: 7,
         max_attempts: 2,
         stall_after: None,
+        probe: Some(Duration::from_secs(7)),
+        idle: Duration::from_secs(8),
         backoff: vec![Duration::from_millis(1), Duration::from_secs(90)],
         timeout: Some(Duration::from_millis(1500)),
         env: [("KEY".to_owned(), "=".to_owned())].into(),
@@ -1045,9 +1050,10 @@ pub fn a_run_update_is_refused_after_any_change(store: &mut dyn Store) {
         let before = everything(store);
         let update = RunUpdate {
             acknowledge: Some(8),
-            dead_letter: Some(insert(7)),
+            dead_letters: vec![insert(7)],
             cancel_retries: true,
-            run: Some(finished(3)),
+            ledger: vec![LedgerChange::Finish { first: 1, last: 9 }],
+            runs: vec![finished(3)],
             durable: true,
             state: running(3),
         };
@@ -1061,7 +1067,7 @@ pub fn a_run_update_moves_the_cursor_and_makes_a_dead_letter_in_one_step(store: 
     let seen = subscribe(store, "c");
     let update = RunUpdate {
         acknowledge: Some(4),
-        dead_letter: Some(insert(4)),
+        dead_letters: vec![insert(4)],
         ..RunUpdate::state(RunState::default())
     };
     let updated = store.update_run(&seen, &update).unwrap().unwrap();
@@ -1080,6 +1086,79 @@ pub fn a_run_update_moves_the_cursor_and_makes_a_dead_letter_in_one_step(store: 
     let update = RunUpdate { cancel_retries: true, ..RunUpdate::state(seen.state.clone()) };
     let updated = store.update_run(&seen, &update).unwrap().unwrap();
     assert_eq!((updated.dead, updated.dead_to_retry), (1, 0));
+}
+
+fn subscribe_singly(store: &mut dyn Store) -> Subscription {
+    let options = Options { deliver: Deliver::Ndjson, ..Options::default() };
+    store.subscribe(&NewSubscription { options, ..new_subscription("c") }).unwrap();
+    get(store, "c")
+}
+
+fn finish(first: i64, last: i64) -> LedgerChange {
+    LedgerChange::Finish { first, last }
+}
+
+fn wait(id: i64, attempts: u32) -> LedgerChange {
+    let until = noon() + Duration::from_secs(u64::from(attempts));
+    LedgerChange::Wait { id, wait: EventWait { attempts, deferred: 7, since: noon(), until } }
+}
+
+/// Any changes, in any order: each store has what the model has.
+pub fn events_finish_singly(store: &mut dyn Store) {
+    fill(store, 40);
+    subscribe_singly(store);
+    assert_eq!(store.ledger(&name("c")).unwrap(), Ledger::default());
+    let mut model = Ledger::default();
+    let steps = [
+        vec![finish(3, 3), wait(2, 1)],
+        vec![finish(5, 7), finish(4, 4)],
+        vec![wait(5, 9), wait(9, 2), wait(9, 3)],
+        vec![finish(20, 25), finish(18, 19), finish(26, 26), finish(22, 30)],
+        vec![finish(10, 17)],
+        vec![finish(1, 1)],
+        vec![finish(2, 2)],
+        vec![finish(12, 12), wait(33, 1)],
+        vec![finish(8, 9), finish(35, 35)],
+        vec![finish(31, 40)],
+    ];
+    for changes in steps {
+        let seen = get(store, "c");
+        let update = RunUpdate { ledger: changes.clone(), ..RunUpdate::state(running(1)) };
+        let updated = store.update_run(&seen, &update).unwrap().unwrap();
+        changes.iter().for_each(|change| model.apply(change));
+        assert_eq!(store.ledger(&name("c")).unwrap(), model, "{changes:?}");
+        assert_eq!(updated.last_acked_id, model.cursor(), "{changes:?}");
+        assert_eq!(updated, get(store, "c"));
+    }
+    assert_eq!(model, Ledger::new(40, None, None));
+}
+
+pub fn a_ledger_is_cleared_by_seek_and_keeps_what_is_finished_otherwise(store: &mut dyn Store) {
+    fill(store, 9);
+    let seen = subscribe_singly(store);
+    let update = RunUpdate { ledger: vec![finish(3, 5), wait(7, 1)], ..RunUpdate::state(running(1)) };
+    let before = store.update_run(&seen, &update).unwrap().unwrap();
+    // An acknowledgement that reaches a range goes on to its end.
+    let update = RunUpdate { acknowledge: Some(2), ..RunUpdate::state(running(1)) };
+    let updated = store.update_run(&before, &update).unwrap().unwrap();
+    assert_eq!(updated.last_acked_id, 5);
+    let update = RunUpdate { ledger: vec![finish(7, 8)], ..RunUpdate::state(running(1)) };
+    store.update_run(&updated, &RunUpdate { ledger: vec![wait(9, 1)], ..update }).unwrap().unwrap();
+    let seen = get(store, "c");
+    let update = RunUpdate { ledger: vec![finish(8, 8)], ..RunUpdate::state(running(1)) };
+    store.update_run(&seen, &update).unwrap().unwrap();
+    store.unsubscribe(&name("c")).unwrap();
+    subscribe_singly(store);
+    let kept = store.ledger(&name("c")).unwrap();
+    assert_eq!(
+        (kept.cursor(), kept.finished().collect::<Vec<_>>(), kept.waits().len()),
+        (5, vec![(8, 8)], 0)
+    );
+    // Also to where the cursor is.
+    let rewinds = get(store, "c").rewinds;
+    store.move_cursor(&name("c"), 5, Move::Seek).unwrap();
+    assert_eq!(store.ledger(&name("c")).unwrap(), Ledger::new(5, None, None));
+    assert!(get(store, "c").rewinds > rewinds);
 }
 
 /// A run that has ended, different for each number.
@@ -1103,7 +1182,7 @@ pub fn the_last_thousand_runs_are_kept(store: &mut dyn Store) {
     assert_eq!(store.runs(&name("c"), RUNS_KEPT).unwrap(), []);
     let end_run = |store: &mut dyn Store, consumer: &str, number| {
         let seen = get(store, consumer);
-        let update = RunUpdate { run: Some(finished(number)), ..RunUpdate::state(RunState::default()) };
+        let update = RunUpdate { runs: vec![finished(number)], ..RunUpdate::state(RunState::default()) };
         store.update_run(&seen, &update).unwrap().unwrap();
     };
     for number in 1..=RUNS_KEPT as u32 + 3 {

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use thread::model::event::{CappedRow, Row};
 use thread::model::filter::Filter;
+use thread::model::ledger::Ledger;
 use thread::model::run::{RUNS_KEPT, Run, RunState};
 use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, ScanWatermark, Subscription};
 use thread::model::time;
@@ -31,6 +32,7 @@ pub struct MemoryStore {
     cursors: BTreeMap<ConsumerId, (i64, String)>,
     dead_letters: BTreeMap<(ConsumerId, i64), DeadLetter>,
     runs: BTreeMap<ConsumerId, Vec<Run>>,
+    ledgers: BTreeMap<ConsumerId, Ledger>,
     /// Number of subscriptions ever made; the source of tokens.
     tokens: u64,
 }
@@ -263,6 +265,9 @@ impl Store for MemoryStore {
     fn unsubscribe(&mut self, consumer: &ConsumerId) -> Result<Subscription> {
         let removed = self.find(consumer).ok_or_else(|| Error::UnknownConsumer(consumer.clone()))?;
         self.subscriptions.remove(consumer);
+        if let Some(ledger) = self.ledgers.get_mut(consumer) {
+            *ledger = Ledger::new(ledger.cursor(), ledger.finished(), None);
+        }
         Ok(removed)
     }
 
@@ -281,6 +286,11 @@ impl Store for MemoryStore {
         if target != at {
             self.cursors.insert(consumer.clone(), (target, time::now()));
         }
+        if how == Move::Seek && subscription.options.finishes_singly() {
+            self.ledgers.remove(consumer);
+            subscription.rewinds += 1;
+            subscription.revision += 1;
+        }
         Ok(if target < id { Moved::Clamped(target) } else { Moved::To(target) })
     }
 
@@ -295,10 +305,10 @@ impl Store for MemoryStore {
             subscription.state = update.state.clone();
             subscription.revision += 1;
         }
-        if let Some(change) = &update.dead_letter {
+        for change in &update.dead_letters {
             self.update_dead_letter(consumer, change);
         }
-        if let Some(run) = &update.run {
+        for run in &update.runs {
             let runs = self.runs.entry(consumer.clone()).or_default();
             runs.push(run.clone());
             runs.drain(..runs.len().saturating_sub(RUNS_KEPT));
@@ -310,7 +320,19 @@ impl Store for MemoryStore {
         if let Some(id) = update.acknowledge {
             self.move_cursor(consumer, id, Move::Acknowledge)?;
         }
+        if seen.options.finishes_singly() {
+            let mut ledger = self.ledger(consumer)?;
+            update.ledger.iter().for_each(|change| ledger.apply(change));
+            self.move_cursor(consumer, ledger.cursor(), Move::Acknowledge)?;
+            self.ledgers.insert(consumer.clone(), ledger);
+        }
         Ok(self.find(consumer))
+    }
+
+    fn ledger(&mut self, consumer: &ConsumerId) -> Result<Ledger> {
+        let cursor = self.cursors.get(consumer).map_or(0, |(at, _)| *at);
+        let kept = self.ledgers.get(consumer).cloned().unwrap_or_default();
+        Ok(Ledger::new(cursor, kept.finished(), kept.waits().clone()))
     }
 
     fn runs(&mut self, consumer: &ConsumerId, most: usize) -> Result<Vec<Run>> {

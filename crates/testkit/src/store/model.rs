@@ -146,9 +146,10 @@ fn run_update() -> impl Strategy<Value = RunUpdate> {
         |(state, acknowledge, dead_letter, cancel_retries, durable)| RunUpdate {
             state,
             acknowledge,
-            dead_letter,
+            ledger: Vec::new(),
+            dead_letters: dead_letter.into_iter().collect(),
             cancel_retries,
-            run: None,
+            runs: Vec::new(),
             durable,
         },
     )
@@ -211,7 +212,7 @@ fn beginning() -> Vec<Op> {
     };
     let make_dead = |consumer, event_id| {
         let update =
-            RunUpdate { dead_letter: Some(insert(event_id)), ..RunUpdate::state(RunState::default()) };
+            RunUpdate { dead_letters: vec![insert(event_id)], ..RunUpdate::state(RunState::default()) };
         Op::UpdateRun { consumer, ago: 0, update: Box::new(update) }
     };
     let subscribe = |consumer, filter| {

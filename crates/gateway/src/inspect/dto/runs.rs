@@ -20,8 +20,17 @@ pub enum Outcome {
 
 impl PartialSchema for Outcome {
     fn schema() -> RefOr<Schema> {
-        let words =
-            ["running", "succeeded", "failed", "dead", "timed_out", "stopped", "interrupted", "unknown"];
+        let words = [
+            "running",
+            "succeeded",
+            "failed",
+            "dead",
+            "timed_out",
+            "stopped",
+            "deferred",
+            "interrupted",
+            "unknown",
+        ];
         let text = Object::builder().schema_type(Type::String).enum_values(Some(words));
         text.description(Some("How a run ended.")).into()
     }

@@ -208,9 +208,17 @@ pub struct LastRun {
 pub struct Settings {
     pub deliver: String,
     pub batch_size: u64,
-    pub max_attempts: u32,
+    /// No limit, if it is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u32>,
     /// Never, if it is left out.
     pub stall_after: Option<u32>,
+    /// Never, if it is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probe_ms: Option<u64>,
+    /// Only with `ndjson`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_ms: Option<u64>,
     pub backoff_ms: Vec<u64>,
     pub timeout_ms: Option<u64>,
     pub cwd: Option<String>,

@@ -1,0 +1,88 @@
+//! What consumers have done past their cursors, where events finish singly. The tables are there as soon as one does.
+
+use thread::Result;
+use thread::model::ledger::{EventWait, Ledger, LedgerChange};
+use thread::model::subscription::ConsumerId;
+use thread::model::time;
+use thread::store::RunUpdate;
+
+use crate::link::{Session, int, text};
+
+pub fn load(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<Ledger> {
+    let consumer = consumer.as_str();
+    let sql = "SELECT last_acked_id FROM @cursors WHERE thread = $1 AND consumer_id = $2";
+    let cursor = session.number(sql, &[text(&consumer)])?.unwrap_or(0);
+    let sql =
+        "SELECT first_id, last_id FROM @finished WHERE thread = $1 AND consumer_id = $2 ORDER BY first_id";
+    let finished = session.rows(sql, &[text(&consumer)])?;
+    let sql = "SELECT event_id, attempts, deferred, since, until FROM @waits \
+               WHERE thread = $1 AND consumer_id = $2 ORDER BY event_id";
+    let waits = session.rows(sql, &[text(&consumer)])?;
+    let waits = waits.iter().map(|row| {
+        let number = |column: usize| u32::try_from(row.get::<_, i64>(column)).unwrap_or(u32::MAX);
+        let time = |column: usize| time::parse(row.get(column)).unwrap_or_default();
+        let wait = EventWait { attempts: number(1), deferred: number(2), since: time(3), until: time(4) };
+        (row.get(0), wait)
+    });
+    Ok(Ledger::new(cursor, finished.iter().map(|row| (row.get(0), row.get(1))), waits))
+}
+
+/// Records the changes of an update. Returns where the cursor is to be moved to, if anywhere.
+pub fn apply(
+    session: &mut Session<'_>,
+    consumer: &ConsumerId,
+    cursor: i64,
+    update: &RunUpdate,
+) -> Result<Option<i64>> {
+    let name = consumer.as_str();
+    for change in &update.ledger {
+        match change {
+            LedgerChange::Finish { first, last } => {
+                // Those that it overlaps or touches become one with it.
+                let sql = "WITH others AS (DELETE FROM @finished WHERE thread = $1 AND consumer_id = $2 \
+                             AND first_id <= $4 + 1 AND last_id >= $3 - 1 RETURNING first_id, last_id), \
+                           over AS (DELETE FROM @waits WHERE thread = $1 AND consumer_id = $2 \
+                             AND event_id BETWEEN $3 AND $4) \
+                           INSERT INTO @finished (thread, consumer_id, first_id, last_id) \
+                           SELECT $1, $2, least($3, min(first_id)), greatest($4, max(last_id)) FROM others";
+                session.rows(sql, &[text(&name), int(first), int(last)])?;
+            }
+            LedgerChange::Wait { id, wait } => {
+                let sql = "INSERT INTO @waits (thread, consumer_id, event_id, attempts, deferred, since, until) \
+                           SELECT $1, $2, $3, $4, $5, $6, $7 \
+                           WHERE NOT EXISTS (SELECT 1 FROM @finished WHERE thread = $1 AND consumer_id = $2 \
+                             AND first_id <= $3 AND last_id >= $3) \
+                           ON CONFLICT (thread, consumer_id, event_id) DO UPDATE \
+                           SET attempts = $4, deferred = $5, since = $6, until = $7";
+                let (attempts, deferred) = (i64::from(wait.attempts), i64::from(wait.deferred));
+                let (since, until) = (time::format(wait.since), time::format(wait.until));
+                let wait = [text(&name), int(id), int(&attempts), int(&deferred), text(&since), text(&until)];
+                session.rows(sql, &wait)?;
+            }
+        }
+    }
+    let cursor = update.acknowledge.unwrap_or(0).max(cursor);
+    let sql = "SELECT max(last_id) FROM @finished WHERE thread = $1 AND consumer_id = $2 AND first_id <= $3";
+    let reached =
+        session.number(sql, &[text(&name), int(&cursor.saturating_add(1))])?.unwrap_or(0).max(cursor);
+    let sql = "WITH past AS (DELETE FROM @finished WHERE thread = $1 AND consumer_id = $2 AND last_id <= $3) \
+               DELETE FROM @waits WHERE thread = $1 AND consumer_id = $2 AND event_id <= $3";
+    session.rows(sql, &[text(&name), int(&reached)])?;
+    Ok((reached > cursor).then_some(reached))
+}
+
+/// Forgets everything: the cursor alone says what is finished.
+pub fn clear(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<()> {
+    let name = consumer.as_str();
+    // For a supervisor: what its handler has finishes nothing any more.
+    let sql = "WITH finished AS (DELETE FROM @finished WHERE thread = $1 AND consumer_id = $2), \
+               waits AS (DELETE FROM @waits WHERE thread = $1 AND consumer_id = $2) \
+               UPDATE @consumers SET rewinds = rewinds + 1, revision = revision + 1 \
+               WHERE thread = $1 AND consumer_id = $2";
+    session.rows(sql, &[text(&name)]).map(drop)
+}
+
+pub fn drop_waits(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<()> {
+    let sql = "DELETE FROM @waits WHERE thread = $1 AND consumer_id = $2";
+    session.rows(sql, &[text(&consumer.as_str())]).map(drop)
+}

@@ -1,0 +1,20 @@
+-- Version 3, with the first consumer that finishes events singly. What such consumers have done past their cursors:
+-- ranges of finished ids, and events that wait before they are tried again.
+CREATE TABLE @finished (
+    thread      bigint NOT NULL,
+    consumer_id text COLLATE "C" NOT NULL,
+    first_id    bigint NOT NULL,
+    last_id     bigint NOT NULL,
+    PRIMARY KEY (thread, consumer_id, first_id)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+CREATE TABLE @waits (
+    thread      bigint NOT NULL,
+    consumer_id text COLLATE "C" NOT NULL,
+    event_id    bigint NOT NULL,
+    attempts    bigint NOT NULL,
+    deferred    bigint NOT NULL,
+    since       text NOT NULL,
+    until       text NOT NULL,
+    PRIMARY KEY (thread, consumer_id, event_id)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);

@@ -1,0 +1,171 @@
+//! What a consumer has done with the events past its cursor, where events finish singly.
+//!
+//! The cursor is the last finished event before which nothing is unfinished. Past it, a ledger keeps what is finished,
+//! as ranges of ids, and the events that wait before they are tried again. Both end once the cursor has passed them.
+
+use std::collections::BTreeMap;
+
+use super::time::Time;
+
+/// An event that is tried again later.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EventWait {
+    /// Failed attempts at it so far.
+    pub attempts: u32,
+    /// How often in a row it was deferred, which is not an attempt.
+    pub deferred: u32,
+    /// From when to when it waits.
+    pub since: Time,
+    pub until: Time,
+}
+
+impl EventWait {
+    /// Whether the wait is over. Setting the clock back must not prolong it.
+    pub fn is_over(&self, now: Time) -> bool {
+        self.left(now).is_zero()
+    }
+
+    /// How long it still waits.
+    pub fn left(&self, now: Time) -> std::time::Duration {
+        let longest = self.until - self.since;
+        self.until.min(now + longest).signed_duration_since(now).to_std().unwrap_or_default()
+    }
+}
+
+/// A change of a ledger. Changes may be applied twice, and all of finished events in any order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LedgerChange {
+    /// Nothing from `first` to `last`, both included, is unfinished.
+    Finish { first: i64, last: i64 },
+    /// The event waits, unless it is finished.
+    Wait { id: i64, wait: EventWait },
+}
+
+/// The finished and the waiting events past a cursor.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ledger {
+    cursor: i64,
+    /// Last ids by first ids. Ranges neither overlap nor touch each other, nor the cursor.
+    finished: BTreeMap<i64, i64>,
+    waits: BTreeMap<i64, EventWait>,
+}
+
+impl Ledger {
+    /// A ledger from what a store has. What is no longer past the cursor is dropped.
+    pub fn new(
+        cursor: i64,
+        finished: impl IntoIterator<Item = (i64, i64)>,
+        waits: impl IntoIterator<Item = (i64, EventWait)>,
+    ) -> Ledger {
+        let mut ledger = Ledger { cursor, ..Ledger::default() };
+        for (first, last) in finished {
+            ledger.finish(first, last);
+        }
+        for (id, wait) in waits {
+            ledger.apply(&LedgerChange::Wait { id, wait });
+        }
+        ledger
+    }
+
+    /// The cursor: nothing up to it is unfinished.
+    pub fn cursor(&self) -> i64 {
+        self.cursor
+    }
+
+    /// The ranges of finished ids past the cursor, first and last, ascending.
+    pub fn finished(&self) -> impl Iterator<Item = (i64, i64)> + '_ {
+        self.finished.iter().map(|(first, last)| (*first, *last))
+    }
+
+    /// The events that wait, ascending.
+    pub fn waits(&self) -> &BTreeMap<i64, EventWait> {
+        &self.waits
+    }
+
+    pub fn apply(&mut self, change: &LedgerChange) {
+        match change {
+            LedgerChange::Finish { first, last } => self.finish(*first, *last),
+            LedgerChange::Wait { id, .. } if self.finished_upto(*id).is_some() => {}
+            LedgerChange::Wait { id, wait } => drop(self.waits.insert(*id, wait.clone())),
+        }
+    }
+
+    fn finish(&mut self, first: i64, last: i64) {
+        if last < first || last <= self.cursor {
+            return;
+        }
+        let (mut first, mut last) = (first, last);
+        // Those that overlap it or touch it become one with it.
+        while let Some((&other, &end)) = self.finished.range(..=last.saturating_add(1)).next_back()
+            && end >= first.saturating_sub(1)
+        {
+            (first, last) = (first.min(other), last.max(end));
+            self.finished.remove(&other);
+        }
+        if first <= self.cursor.saturating_add(1) {
+            self.cursor = last;
+        } else {
+            self.finished.insert(first, last);
+        }
+        let over: Vec<i64> = self.waits.range(first..=last).map(|(id, _)| *id).collect();
+        for id in over {
+            self.waits.remove(&id);
+        }
+    }
+
+    /// If this id is finished: the last one of the finished ids that follow it without a gap.
+    pub fn finished_upto(&self, id: i64) -> Option<i64> {
+        if id <= self.cursor {
+            return Some(self.cursor);
+        }
+        self.finished.range(..=id).next_back().map(|(_, last)| *last).filter(|last| *last >= id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Against a set of ids.
+        #[test]
+        fn ranges_are_the_finished_ids(
+            cursor in 0..5_i64,
+            changes in prop::collection::vec((1..30_i64, 0..6_i64, any::<bool>()), 0..30),
+        ) {
+            let now = chrono::Utc::now();
+            let mut ledger = Ledger { cursor, ..Ledger::default() };
+            let mut model: BTreeSet<i64> = (1..=cursor).collect();
+            let mut waiting = BTreeSet::new();
+            for (first, length, finishes) in changes {
+                if finishes {
+                    ledger.apply(&LedgerChange::Finish { first, last: first + length });
+                    model.extend(first..=first + length);
+                } else {
+                    let wait = EventWait { attempts: 1, deferred: 0, since: now, until: now };
+                    ledger.apply(&LedgerChange::Wait { id: first, wait });
+                    waiting.insert(first);
+                }
+                waiting.retain(|id| !model.contains(id));
+                for id in 1..40 {
+                    prop_assert_eq!(ledger.finished_upto(id).is_some(), model.contains(&id), "{}", id);
+                }
+                let first_gap = (1..).find(|id| !model.contains(id)).unwrap_or(0);
+                prop_assert_eq!(ledger.cursor(), first_gap - 1);
+                prop_assert_eq!(ledger.waits().keys().copied().collect::<BTreeSet<_>>(), waiting.clone());
+                let mut before = ledger.cursor();
+                for (first, last) in ledger.finished() {
+                    prop_assert!(before + 1 < first && first <= last);
+                    before = last;
+                }
+                prop_assert_eq!(
+                    Ledger::new(ledger.cursor(), ledger.finished(), ledger.waits().clone()), ledger.clone()
+                );
+            }
+        }
+    }
+}

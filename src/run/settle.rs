@@ -1,0 +1,210 @@
+//! Finishing events singly: what becomes of an event that a handler, or somebody by hand, has answered.
+
+use std::time::Duration;
+
+use chrono::Utc;
+
+use super::control;
+use crate::error::{Error, Result};
+use crate::files::log::log;
+use crate::model::ledger::{EventWait, LedgerChange};
+use crate::model::run::{BAD_EVENT, Exit, Fate, NOT_NOW, Run, RunResult, RunState, fate};
+use crate::model::subscription::{ConsumerId, Subscription};
+use crate::model::time::Time;
+use crate::model::window::Window;
+use crate::pending::checked_filter;
+use crate::queue::Queue;
+use crate::store::{DeadLetterUpdate, RunUpdate};
+
+/// What answers change in the state of a consumer.
+#[derive(Debug, Default, Clone)]
+pub struct Tally {
+    has_success: bool,
+    failed: u64,
+    /// Dead letters after the last success: judged by the handler, and others.
+    dead: Vec<bool>,
+}
+
+impl Tally {
+    pub fn applied_to(&self, state: &RunState) -> RunState {
+        let mut state = state.clone();
+        if self.has_success {
+            (state.dead_streak, state.judged_streak) = (0, 0);
+        }
+        state.failed += self.failed;
+        self.dead.iter().fold(state, |state, judged| state.with_dead_letter(*judged))
+    }
+
+    pub fn success(&mut self) {
+        self.has_success = true;
+    }
+}
+
+/// A failure at an event.
+pub struct Failed {
+    pub exit: Exit,
+    /// Whether it was an attempt.
+    pub counts: bool,
+    /// The handler said that the event itself is bad.
+    pub judged: bool,
+    /// The wait before the next attempt, if not that of the consumer's backoff.
+    pub delay: Option<Duration>,
+    pub error: String,
+    pub at: Time,
+}
+
+/// Applies the rule to an event that the handler failed on. Returns why the consumer stalls, if it does.
+pub fn fail(
+    window: &mut Window,
+    tally: &mut Tally,
+    current: &Subscription,
+    id: i64,
+    failed: Failed,
+    dead_letters: &mut Vec<DeadLetterUpdate>,
+    runs: &mut Vec<Run>,
+) -> Option<String> {
+    let Failed { exit, counts, judged, delay, error, at: now } = failed;
+    let options = &current.options;
+    let (attempts, deferred) = window.tried(id);
+    let attempts = attempts.saturating_add(u32::from(counts));
+    let fate =
+        if counts { fate(&tally.applied_to(&current.state), options, attempts, judged) } else { Fate::Wait };
+    let deferred = if counts { 0 } else { deferred.saturating_add(1) };
+    let wait = delay.unwrap_or_else(|| options.wait_after(if counts { attempts } else { deferred }));
+    let until = match fate {
+        Fate::Stall(_) => now,
+        _ => now + wait,
+    };
+    let mut run = Run {
+        began: now,
+        ended: now,
+        attempt: attempts,
+        events: Some(1),
+        upto: id,
+        result: if counts { RunResult::Failed } else { RunResult::Deferred },
+        exit: exit.code(),
+        output: None,
+    };
+    tally.failed += u64::from(counts);
+    let stalls = match fate {
+        Fate::Dead => {
+            run.result = RunResult::Dead;
+            dead_letters.push(DeadLetterUpdate::Insert { event_id: id, attempts, exit, error, at: now });
+            tally.dead.push(judged);
+            window.finish(id);
+            None
+        }
+        Fate::Wait => {
+            window.wait(id, EventWait { attempts, deferred, since: now, until });
+            None
+        }
+        Fate::Stall(why) => {
+            window.wait(id, EventWait { attempts, deferred, since: now, until });
+            Some(why)
+        }
+    };
+    runs.push(run);
+    stalls
+}
+
+/// Finishes exactly these events, for a consumer that finishes events singly.
+///
+/// # Errors
+///
+/// [`Error::UnknownConsumer`].
+pub fn ack(queue: &mut Queue, consumer: &ConsumerId, ids: &[i64]) -> Result<Subscription> {
+    let finish = |id: &i64| LedgerChange::Finish { first: *id, last: *id };
+    let ledger: Vec<LedgerChange> = ids.iter().map(finish).collect();
+    let changed = change(queue, consumer, |current| {
+        Ok(RunUpdate { ledger: ledger.clone(), ..RunUpdate::state(current.state.clone()) })
+    })?;
+    log!(queue, Info, "ack: consumer={consumer} ids={ids:?} last_acked_id={}", changed.last_acked_id);
+    Ok(changed)
+}
+
+/// Puts an event off: it is given again after `delay`, or after the next wait of the consumer's backoff. `counts`: that
+/// is an attempt, and the last one makes it a dead letter.
+///
+/// # Errors
+///
+/// [`Error::UnknownConsumer`], [`Error::NotPending`].
+pub fn nack(
+    queue: &mut Queue,
+    consumer: &ConsumerId,
+    id: i64,
+    delay: Option<Duration>,
+    counts: bool,
+    error: &str,
+) -> Result<Subscription> {
+    let exit = Exit::Code(if counts { 1 } else { NOT_NOW });
+    let changed = fail_by_hand(queue, consumer, id, || Failed {
+        exit,
+        counts,
+        judged: false,
+        delay,
+        error: error.to_owned(),
+        at: Utc::now(),
+    })?;
+    log!(queue, Info, "nack: consumer={consumer} id={id}");
+    Ok(changed)
+}
+
+/// Makes an event a dead letter.
+///
+/// # Errors
+///
+/// [`Error::UnknownConsumer`], [`Error::NotPending`].
+pub fn reject(queue: &mut Queue, consumer: &ConsumerId, id: i64, error: &str) -> Result<Subscription> {
+    let changed = fail_by_hand(queue, consumer, id, || {
+        let exit = Exit::Code(BAD_EVENT);
+        Failed { exit, counts: true, judged: true, delay: None, error: error.to_owned(), at: Utc::now() }
+    })?;
+    log!(queue, Info, "reject: consumer={consumer} id={id}");
+    Ok(changed)
+}
+
+fn fail_by_hand(
+    queue: &mut Queue,
+    consumer: &ConsumerId,
+    id: i64,
+    failed: impl Fn() -> Failed,
+) -> Result<Subscription> {
+    let seen = queue.subscription(consumer)?;
+    let is_one = match checked_filter(&seen)? {
+        Some(filter) => queue.matches(id, &filter)?,
+        None => queue.event(id)?.is_some(),
+    };
+    let ledger = queue.store.ledger(consumer)?;
+    if !is_one || ledger.finished_upto(id).is_some() {
+        return Err(Error::NotPending { consumer: consumer.clone(), id });
+    }
+    change(queue, consumer, |current| {
+        let mut window = Window::new(ledger.clone(), 1, 0);
+        window.adopt(id);
+        let mut update = RunUpdate::default();
+        let mut tally = Tally::default();
+        let stalls =
+            fail(&mut window, &mut tally, current, id, failed(), &mut update.dead_letters, &mut update.runs);
+        let state = tally.applied_to(&current.state);
+        update.state = match stalls {
+            // The handler of a run under way meets its own limit.
+            Some(why) if state.supervisor.is_none() => state.stalled(&why),
+            _ => state,
+        };
+        update.ledger = window.changes().to_vec();
+        Ok(update)
+    })
+}
+
+fn change(
+    queue: &mut Queue,
+    consumer: &ConsumerId,
+    decide: impl Fn(&Subscription) -> Result<RunUpdate>,
+) -> Result<Subscription> {
+    let seen = queue.subscription(consumer)?;
+    let changed = control::update(queue, &seen, |current| {
+        decide(current).ok().map(|update| RunUpdate { durable: true, ..update })
+    })?;
+    control::notify_supervisors(queue);
+    changed.ok_or_else(|| Error::UnknownConsumer(consumer.clone()))
+}

@@ -1,0 +1,178 @@
+//! One process waits for all that is to happen in a thread at a later time: the ends of waits between attempts.
+//!
+//! Whoever leaves a wait behind starts it, or gives a notice if it is there, as the new wait may end before the others.
+//! It has the lock `run/_timer.lock`, with its identity in it, so that others see that the waits are attended. It ends
+//! when nothing waits, and looks once more after it has released the lock.
+
+use std::collections::HashMap;
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+
+use chrono::Utc;
+
+use super::attend::{TIMER_LOCK, sign};
+use super::control;
+use super::dispatch::{Dispatched, Wait, start};
+use super::launcher::Launcher;
+use super::shutdown::Shutdown;
+use crate::error::{Error, Result};
+use crate::files::lock::Lock;
+use crate::files::log::log;
+use crate::files::watch::{LOOK_EVERY, Watcher};
+use crate::files::{CONTROL, Files};
+use crate::model::backoff::Backoff;
+use crate::model::ledger::{EventWait, Ledger, LedgerChange};
+use crate::model::location::Location;
+use crate::model::run::{Phase, RunState};
+use crate::model::subscription::ConsumerId;
+use crate::model::time::Time;
+use crate::queue::Queue;
+use crate::queue::locations::files_of;
+use crate::store::RunUpdate;
+
+/// Pauses after a failure that may pass.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Runs the timer until nothing waits, or a shutdown is requested. `lock_fd` is the lock that its starter passed on.
+///
+/// # Errors
+///
+/// It was not started by this library, or failed in a way that a retry cannot cure.
+///
+/// # Safety
+///
+/// Nothing else in this process may own the descriptor `lock_fd`.
+pub unsafe fn keep(
+    location: &Location,
+    launcher: &Launcher,
+    lock_fd: RawFd,
+    shutdown: &Shutdown,
+) -> Result<()> {
+    let files = files_of(location)?;
+    // SAFETY: guaranteed by the caller.
+    let lock = unsafe { Lock::adopt(lock_fd, &files, TIMER_LOCK) };
+    let mut lock = lock.ok_or_else(|| Error::Other("this process is started by others".into()))?;
+    let mut timer = Timer { files: &files, launcher, ends: HashMap::new() };
+    let watcher = Watcher::new(&files, CONTROL);
+    loop {
+        sign(&lock);
+        while timer.wait_for_next(&watcher, shutdown)? {}
+        if shutdown.requests() > 0 || !files.still_there() {
+            return Ok(());
+        }
+        lock.release();
+        // Who found the lock held has left a wait before.
+        if timer.look()?.is_none() {
+            return Ok(());
+        }
+        let Some(again) = Lock::try_take(&files, TIMER_LOCK)? else { return Ok(()) };
+        lock = again;
+    }
+}
+
+struct Timer<'a> {
+    files: &'a Files,
+    launcher: &'a Launcher,
+    /// When each wait ends by the monotonic clock, whatever happens to the time of day.
+    ends: HashMap<(ConsumerId, Option<Time>), Instant>,
+}
+
+impl Timer<'_> {
+    /// Starts what is due, and waits until the next wait is over or there is a notice. Returns false if nothing waits
+    /// any more.
+    fn wait_for_next(&mut self, watcher: &Watcher, shutdown: &Shutdown) -> Result<bool> {
+        watcher.clear();
+        let Some(next) = self.look()? else { return Ok(false) };
+        let end = Instant::now() + next.left;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            // The clock may be set forward, past the end of the wait.
+            if left.is_zero() || next.until <= Utc::now() {
+                return Ok(true);
+            }
+            let noticed = watcher.wait(left.min(LOOK_EVERY), [shutdown.poll_fd()]);
+            super::handler::reap();
+            if shutdown.requests() > 0 || !self.files.still_there() {
+                return Ok(false);
+            }
+            if noticed {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Starts what is due. Returns the wait that ends next; `None` if nothing waits.
+    fn look(&mut self) -> Result<Option<Wait>> {
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        while self.files.still_there() {
+            match self.start() {
+                Err(e) if e.may_pass() => log!(self.files, Warn, "timer: tries again: {e}"),
+                Err(Error::Moved(_) | Error::NotAThread(_)) => break,
+                done => return done,
+            }
+            std::thread::sleep(backoff.pause());
+        }
+        Ok(None)
+    }
+
+    fn start(&mut self) -> Result<Option<Wait>> {
+        self.files.must_be_there()?;
+        let mut queue = Queue::open(self.files.location())?;
+        let all = queue.store.subscriptions()?;
+        let (mut next, mut retry): (Option<Wait>, _) = (None, false);
+        let now = Instant::now();
+        let mut ends = HashMap::new();
+        for (consumer, done) in
+            start(&mut queue, self.launcher, all, None, super::dispatch::Waits::Left(None))?
+        {
+            match done {
+                Dispatched::Waits(wait) => {
+                    let key = (consumer.clone(), wait.recorded);
+                    let end = self.ends.get(&key).copied().unwrap_or(now + wait.left);
+                    if end <= now && !wait.left.is_zero() {
+                        // The clock was set back.
+                        retry |= end_wait(&mut queue, &consumer, wait)?;
+                    }
+                    ends.insert(key, end);
+                    let wait = Wait { left: end.saturating_duration_since(now), ..wait };
+                    if next.is_none_or(|next| wait.left < next.left) {
+                        next = Some(wait);
+                    }
+                }
+                Dispatched::Failed(e) if e.may_pass() => return Err(e),
+                _ => {}
+            }
+        }
+        self.ends = ends;
+        if retry { self.start() } else { Ok(next) }
+    }
+}
+
+/// Ends a wait now. Returns whether it was still there.
+fn end_wait(queue: &mut Queue, consumer: &ConsumerId, wait: Wait) -> Result<bool> {
+    let Some(seen) = queue.store.subscription(consumer)? else { return Ok(false) };
+    let ledger = match seen.options.finishes_singly() {
+        true => queue.store.ledger(consumer)?,
+        false => Ledger::default(),
+    };
+    let ended = control::update(queue, &seen, |current| {
+        let state = current.state.clone();
+        let state = match state.phase {
+            Phase::Waiting | Phase::Stalled => RunState {
+                phase: Phase::Waiting,
+                next_try: Some(Utc::now()),
+                since: Some(Utc::now()),
+                ..state
+            },
+            _ => state,
+        };
+        let mut update = RunUpdate::state(state);
+        for (id, event) in ledger.waits().iter().filter(|(_, event)| Some(event.until) == wait.recorded) {
+            let wait = EventWait { since: Utc::now(), until: Utc::now(), ..event.clone() };
+            update.ledger.push(LedgerChange::Wait { id: *id, wait });
+        }
+        Some(update)
+    })?;
+    Ok(ended.is_some())
+}

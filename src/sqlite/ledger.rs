@@ -1,0 +1,149 @@
+//! What consumers have done past their cursors, where events finish singly.
+//!
+//! The tables are made with the first such consumer, and `user_version` is raised then: an older program would take it
+//! for one that pops.
+
+use rusqlite::{Connection, params};
+
+use super::{migrate, text_of};
+use crate::model::ledger::{EventWait, Ledger, LedgerChange};
+use crate::model::subscription::ConsumerId;
+use crate::model::time;
+use crate::store::RunUpdate;
+
+/// Makes the tables. Must be called inside a transaction.
+pub fn prepare(conn: &Connection) -> rusqlite::Result<()> {
+    conn.execute_batch(
+        "CREATE TABLE IF NOT EXISTS finished (
+             consumer_id TEXT NOT NULL,
+             first_id    INTEGER NOT NULL,
+             last_id     INTEGER NOT NULL,
+             PRIMARY KEY (consumer_id, first_id)
+         ) WITHOUT ROWID;
+         CREATE TABLE IF NOT EXISTS waits (
+             consumer_id TEXT NOT NULL,
+             event_id    INTEGER NOT NULL,
+             attempts    INTEGER NOT NULL,
+             deferred    INTEGER NOT NULL,
+             since       TEXT NOT NULL,
+             until       TEXT NOT NULL,
+             PRIMARY KEY (consumer_id, event_id)
+         ) WITHOUT ROWID;",
+    )?;
+    migrate::raise_version(conn)
+}
+
+fn has_tables(conn: &Connection) -> rusqlite::Result<bool> {
+    conn.table_exists(Some("main"), "finished")
+}
+
+pub fn load(conn: &Connection, consumer: &ConsumerId) -> rusqlite::Result<Ledger> {
+    let consumer = consumer.as_str();
+    let cursor = super::one(
+        conn,
+        "SELECT CAST(last_acked_id AS INTEGER) FROM consumer_progress WHERE consumer_id = ?",
+        [consumer],
+    )?;
+    let cursor = cursor.unwrap_or(0);
+    if !has_tables(conn)? {
+        return Ok(Ledger::new(cursor, None, None));
+    }
+    let mut finished = conn
+        .prepare_cached("SELECT first_id, last_id FROM finished WHERE consumer_id = ? ORDER BY first_id")?;
+    let finished: Vec<(i64, i64)> = finished
+        .query_map([consumer], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    let mut waits = conn.prepare_cached(
+        "SELECT event_id, attempts, deferred, since, until FROM waits WHERE consumer_id = ? ORDER BY event_id",
+    )?;
+    let waits = waits.query_map([consumer], |row| {
+        // What another program may have stored in another form is over.
+        let time = |column: usize| {
+            let text = row.get_ref(column).map(text_of)?.unwrap_or_default();
+            Ok::<_, rusqlite::Error>(time::parse(&text).unwrap_or_default())
+        };
+        let wait =
+            EventWait { attempts: row.get(1)?, deferred: row.get(2)?, since: time(3)?, until: time(4)? };
+        Ok((row.get(0)?, wait))
+    })?;
+    Ok(Ledger::new(cursor, finished, waits.collect::<rusqlite::Result<Vec<_>>>()?))
+}
+
+/// Records the changes of an update. Returns where the cursor is to be moved to, if anywhere. Must be called inside a
+/// transaction.
+pub fn apply(
+    conn: &Connection,
+    consumer: &ConsumerId,
+    cursor: i64,
+    update: &RunUpdate,
+) -> rusqlite::Result<Option<i64>> {
+    for change in &update.ledger {
+        match change {
+            LedgerChange::Finish { first, last } => finish(conn, consumer, *first, *last)?,
+            LedgerChange::Wait { id, wait } => {
+                let sql = "INSERT OR REPLACE INTO waits (consumer_id, event_id, attempts, deferred, since, until) \
+                           SELECT ?1, ?2, ?3, ?4, ?5, ?6 \
+                           WHERE NOT EXISTS (SELECT 1 FROM (SELECT last_id FROM finished WHERE consumer_id = ?1 \
+                             AND first_id <= ?2 ORDER BY first_id DESC LIMIT 1) WHERE last_id >= ?2)";
+                let EventWait { attempts, deferred, since, until } = wait;
+                let (since, until) = (time::format(*since), time::format(*until));
+                let wait = params![consumer.as_str(), id, attempts, deferred, since, until];
+                conn.prepare_cached(sql)?.execute(wait)?;
+            }
+        }
+    }
+    // An acknowledgement, too, may have reached a range.
+    let cursor = update.acknowledge.unwrap_or(0).max(cursor);
+    let sql = "SELECT last_id FROM finished WHERE consumer_id = ?1 AND first_id <= ?2 ORDER BY last_id DESC LIMIT 1";
+    let reached =
+        conn.prepare_cached(sql)?.query_map(params![consumer.as_str(), cursor + 1], |row| row.get(0))?.next();
+    let reached = reached.transpose()?.unwrap_or(0).max(cursor);
+    let past = params![consumer.as_str(), reached];
+    conn.prepare_cached("DELETE FROM finished WHERE consumer_id = ? AND last_id <= ?")?.execute(past)?;
+    conn.prepare_cached("DELETE FROM waits WHERE consumer_id = ? AND event_id <= ?")?.execute(past)?;
+    Ok((reached > cursor).then_some(reached))
+}
+
+/// Adds a range, which becomes one with those that it overlaps or touches.
+fn finish(conn: &Connection, consumer: &ConsumerId, first: i64, last: i64) -> rusqlite::Result<()> {
+    let consumer = consumer.as_str();
+    let sql = "SELECT first_id, last_id FROM finished WHERE consumer_id = ?1 AND first_id <= ?2 ORDER BY first_id DESC";
+    let mut others = conn.prepare_cached(sql)?;
+    let mut others = others.query(params![consumer, last.saturating_add(1)])?;
+    let (mut from, mut to) = (first, last);
+    while let Some(other) = others.next()? {
+        let (other_first, other_last): (i64, i64) = (other.get(0)?, other.get(1)?);
+        if other_last < first.saturating_sub(1) {
+            break;
+        }
+        (from, to) = (from.min(other_first), to.max(other_last));
+    }
+    let sql = "DELETE FROM finished WHERE consumer_id = ? AND first_id BETWEEN ? AND ?";
+    conn.prepare_cached(sql)?.execute(params![consumer, from, to])?;
+    conn.prepare_cached("INSERT INTO finished (consumer_id, first_id, last_id) VALUES (?, ?, ?)")?
+        .execute(params![consumer, from, to])?;
+    let sql = "DELETE FROM waits WHERE consumer_id = ? AND event_id BETWEEN ? AND ?";
+    conn.prepare_cached(sql)?.execute(params![consumer, from, to]).map(drop)
+}
+
+/// Forgets everything: the cursor alone says what is finished.
+pub fn clear(conn: &Connection, consumer: &ConsumerId) -> rusqlite::Result<()> {
+    if has_tables(conn)? {
+        conn.execute("DELETE FROM finished WHERE consumer_id = ?", [consumer.as_str()])?;
+        drop_waits(conn, consumer)?;
+        // For a supervisor: what its handler has finishes nothing any more.
+        conn.execute(
+            "UPDATE consumers SET rewinds = rewinds + 1, revision = revision + 1 WHERE consumer_id = ? \
+             AND options ->> '$.deliver' = 'ndjson'",
+            [consumer.as_str()],
+        )?;
+    }
+    Ok(())
+}
+
+pub fn drop_waits(conn: &Connection, consumer: &ConsumerId) -> rusqlite::Result<()> {
+    if has_tables(conn)? {
+        conn.execute("DELETE FROM waits WHERE consumer_id = ?", [consumer.as_str()])?;
+    }
+    Ok(())
+}

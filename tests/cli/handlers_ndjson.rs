@@ -1,0 +1,470 @@
+//! Handlers that are kept: `--deliver ndjson`.
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::path::Path;
+
+use thread_testkit::{World, is_running, kill_and_wait, quoted, wait_until};
+
+/// Reads events as a shell can: `$id` is the id, `$line` the event.
+const EACH: &str = "while read -r line; do id=${line#*:}; id=${id%%,*}; echo \"$id\" >>given;";
+
+const ACK: &str = "echo \"{\\\"ack\\\":$id}\";";
+
+fn subscribe(world: &World, handler: &str, options: &[&str]) {
+    let options = [&["--deliver", "ndjson"], options].concat();
+    world.subscribe("bot", handler, &options);
+}
+
+/// Answers each event by the first line of a `case` that matches it.
+fn answering(world: &World, cases: &str, options: &[&str]) {
+    subscribe(
+        world,
+        &format!("{EACH} case $line in {cases} *) {ACK}; esac; done").replace(";;;", ";;"),
+        options,
+    );
+}
+
+fn number(world: &World, key: &str) -> i64 {
+    world.consumer("bot")[key].as_i64().unwrap()
+}
+
+fn finishes(world: &World, cursor: i64) {
+    wait_until("the cursor", || number(world, "last_acked_id") == cursor && number(world, "pending") == 0);
+}
+
+fn given(world: &World) -> Vec<i64> {
+    world.lines("given").iter().map(|id| id.parse().unwrap()).collect()
+}
+
+fn dead(world: &World) -> Vec<(i64, i64, String)> {
+    let list = world.thread(["dead", "list", "bot", "--json"]).ok();
+    let letters = list.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let of = |letter: Value| {
+        let error = letter["last_error"].as_str().unwrap().to_owned();
+        (letter["event_id"].as_i64().unwrap(), letter["attempts"].as_i64().unwrap(), error)
+    };
+    letters.map(of).collect()
+}
+
+fn handler_log(world: &World) -> String {
+    world.read("inbox/logs/handlers/bot.log")
+}
+
+fn handler_pid(world: &World) -> u32 {
+    let mut pid = None;
+    wait_until("the handler's process", || {
+        pid = world.run_state("bot", "$.handler.pid").as_u64();
+        pid.is_some()
+    });
+    pid.unwrap() as u32
+}
+
+#[test]
+fn one_process_gets_each_event_as_a_line_and_answers_it() {
+    let world = World::with_thread();
+    subscribe(&world, &format!("echo begin >>begun; {EACH} printf '%s\\n' \"$line\" >>got; {ACK} done"), &[]);
+    for content in ["a", "b", "c"] {
+        let id = world.push(content);
+        finishes(&world, id);
+    }
+    assert_eq!((given(&world), world.lines("begun").len()), (vec![1, 2, 3], 1));
+    let printed = world.thread(["peek", "--last-event-id", "0"]).ok();
+    assert_eq!(world.read("got"), printed);
+    assert_eq!(world.state("bot"), "running");
+    // Nothing is left of what was finished in its place.
+    assert_eq!(world.query("SELECT (SELECT count(*) FROM finished) + (SELECT count(*) FROM waits)"), 0);
+}
+
+#[test]
+fn a_handler_without_work_is_ended_and_started_again() {
+    let world = World::with_thread();
+    subscribe(&world, &format!("{EACH} {ACK} done; echo end >>ended"), &["--idle", "100ms"]);
+    for content in ["a", "b"] {
+        let id = world.push(content);
+        finishes(&world, id);
+        wait_until("its end", || world.state("bot") == "idle");
+    }
+    assert_eq!((given(&world), world.lines("ended").len()), (vec![1, 2], 2));
+    assert_eq!(number(&world, "runs_succeeded"), 2);
+    assert_eq!(number(&world, "runs_failed"), 0);
+}
+
+#[test]
+fn events_finish_in_any_order() {
+    let world = World::with_thread();
+    let batch: String = (1..=4).map(|n| format!("{n}\n")).collect();
+    world.thread(["push", "--lines"]).stdin(batch).ok();
+    // It answers the last ones first, and the first two when it is told to.
+    let handler = "read -r a; read -r b; read -r c; read -r d; echo '{\"ack\":4}'; echo '{\"ack\":3}'; \
+                   while ! [ -e go ]; do sleep 0.02; done; echo '{\"ack\":2}'; echo '{\"ack\":1}'; cat";
+    subscribe(&world, handler, &[]);
+    wait_until("two to be finished", || number(&world, "pending") == 2);
+    assert_eq!(number(&world, "last_acked_id"), 0);
+    assert_eq!(number(&world, "oldest_pending_id"), 1);
+    assert_eq!(world.query("SELECT first_id * 10 + last_id FROM finished"), 34);
+    world.write("go", "");
+    finishes(&world, 4);
+}
+
+#[test]
+fn what_was_finished_out_of_order_is_not_given_again_after_a_kill() {
+    let world = World::with_thread();
+    world.thread(["push", "--lines"]).stdin("1\n2\n3\n").ok();
+    subscribe(&world, "read -r a; read -r b; echo '{\"ack\":2}'; sleep 1000", &["--backoff", "1h"]);
+    wait_until("one to be finished", || number(&world, "pending") == 2);
+    world.kill_supervisor("bot");
+    subscribe_again(&world, &format!("{EACH} {ACK} done"));
+    finishes(&world, 3);
+    let mut given = given(&world);
+    given.sort_unstable();
+    assert_eq!(given, [1, 3]);
+}
+
+fn subscribe_again(world: &World, handler: &str) {
+    world.thread(["subscribe", "bot", handler, "--replace"]).ok();
+    world.thread(["resume", "bot"]).ok();
+}
+
+#[test]
+fn an_event_that_is_put_off_comes_again_and_holds_back_nothing() {
+    let world = World::with_thread();
+    answering(
+        &world,
+        "*later*) if [ -e seen ]; then echo '{\"ack\":1}'; else touch seen; echo '{\"nack\":1,\"delay\":\"1h\",\"error\":\"not yet\"}'; fi;;",
+        &[],
+    );
+    world.push("later");
+    world.push("b");
+    wait_until("the other one", || number(&world, "pending") == 1);
+    assert_eq!(number(&world, "last_acked_id"), 0);
+    assert_eq!(world.query("SELECT attempts FROM waits WHERE event_id = 1"), 1);
+    assert_eq!(world.query("SELECT count(*) FROM finished WHERE first_id = 2 AND last_id = 2"), 1);
+    // By hand, it comes at once.
+    world.thread(["nack", "bot", "1", "--delay", "0s", "--no-attempt"]).ok();
+    finishes(&world, 2);
+    assert_eq!(given(&world), [1, 2, 1]);
+}
+
+#[test]
+fn after_its_attempts_an_event_is_a_dead_letter_and_a_rejected_one_at_once() {
+    let world = World::with_thread();
+    let cases = "*fails*) echo '{\"nack\":1,\"error\":\"no luck\"}';; *bad*) echo '{\"reject\":2,\"error\":\"no sense\"}';; *off*) echo '{\"nack\":3,\"attempt\":false}';;";
+    answering(&world, cases, &["--backoff", "10ms", "--max-attempts", "3"]);
+    for content in ["fails", "bad", "off", "good"] {
+        world.push(content);
+    }
+    wait_until("two dead letters", || number(&world, "dead") == 2);
+    let error = |text: &str| text.to_owned();
+    assert_eq!(dead(&world), [(1, 3, error("no luck")), (2, 1, error("no sense"))]);
+    // That one is put off as often as it likes.
+    wait_until("many tries", || given(&world).iter().filter(|id| **id == 3).count() > 5);
+    assert_eq!((number(&world, "dead"), number(&world, "pending")), (2, 1));
+    // A dead letter is given alone, and its answer decides.
+    world.thread(["dead", "retry", "bot", "1"]).ok();
+    wait_until("it to fail again", || dead(&world)[0].1 == 4);
+    let runs = world.thread(["info", "bot", "--runs", "--json"]).ok();
+    let runs: Value = serde_json::from_str(&runs).unwrap();
+    let results: Vec<_> = runs["runs"].as_array().unwrap().iter().map(|run| run["result"].clone()).collect();
+    for result in ["failed", "dead", "deferred"] {
+        assert!(results.contains(&result.into()), "{runs}");
+    }
+}
+
+#[test]
+fn the_event_that_ends_its_handler_is_found() {
+    let world = World::with_thread();
+    let batch: String =
+        (1..=6).map(|n| if n == 4 { "kills\n".to_owned() } else { format!("{n}\n") }).collect();
+    world.thread(["push", "--lines"]).stdin(batch).ok();
+    // It has read all of them when it dies, and has answered none.
+    let handler = format!(
+        "[ -e twice ] || {{ touch twice; cat >/dev/null & sleep 0.5; exit 3; }}; {EACH} case $line in *kills*) kill -KILL $$;; *) {ACK}; esac; done"
+    );
+    subscribe(&world, &handler.replace(";; esac", "; esac"), &["--backoff", "10ms", "--max-attempts", "2"]);
+    wait_until("the dead letter", || number(&world, "dead") == 1);
+    assert_eq!(dead(&world)[0].0, 4);
+    finishes(&world, 6);
+    // Each of the others was acknowledged by its handler.
+    let mut acked = given(&world);
+    acked.dedup();
+    acked.retain(|id| *id != 4);
+    assert_eq!(acked, [1, 2, 3, 5, 6]);
+}
+
+#[test]
+fn only_answers_for_what_it_was_given_count() {
+    let world = World::with_thread();
+    world.thread(["push", "--lines"]).stdin("1\n2\n3\n").ok();
+    let lines = [
+        "{\"ack\":2}",
+        "{\"ack\":2}",
+        "{\"ack\":9}",
+        "{\"nack\":-1}",
+        "{\"ack\":\"1\"}",
+        "{\"ack\":1,\"nack\":1}",
+        "ack 1",
+        "{\"ack\":1",
+        "[{\"ack\":1}]",
+        "{\"reject\":3,\"error\":7}",
+        "{}",
+    ];
+    let lines: String = lines.map(|line| format!("{line}\n")).concat();
+    world.write("lines", &lines);
+    subscribe(
+        &world,
+        "read -r a; read -r b; read -r c; cat lines; printf '\\377\\0garbage' ; echo; touch said; cat",
+        &[],
+    );
+    world.wait_for_file("said");
+    wait_until("its log", || handler_log(&world).contains("garbage"));
+    wait_until("the answer", || number(&world, "pending") == 2);
+    let log = handler_log(&world);
+    assert_eq!(log.matches("an answer for event").count(), 3, "{log}");
+    assert_eq!(log.matches("=== not an answer: ").count(), 3, "{log}");
+    assert!(log.contains("\nack 1\n"), "{log}");
+    assert_eq!((number(&world, "pending"), number(&world, "dead")), (2, 0));
+}
+
+#[test]
+fn a_line_without_an_end_is_output_and_takes_little_memory() {
+    let world = World::with_thread();
+    world.push("a");
+    let handler = format!("head -c 30000000 /dev/zero | tr '\\0' x; {EACH} {ACK} done");
+    subscribe(&world, &handler, &[]);
+    // The answer is a part of that line, so it is none.
+    wait_until("all of it", || {
+        let logs = std::fs::read_dir(world.path("inbox/logs/handlers")).into_iter().flatten().flatten();
+        logs.filter_map(|log| Some(log.metadata().ok()?.len())).sum::<u64>() > 10_000_000
+            && given(&world) == [1]
+    });
+    assert_eq!(number(&world, "last_acked_id"), 0);
+    world.push("b");
+    wait_until("the next answer", || number(&world, "pending") == 1);
+    let supervisor = world.run_state("bot", "$.supervisor.pid");
+    let status = std::fs::read_to_string(format!("/proc/{supervisor}/status")).unwrap_or_default();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or("0 kB");
+    let peak: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(peak < 40_000, "{peak} kB");
+}
+
+#[test]
+fn a_handler_that_does_not_answer_is_ended_after_its_time() {
+    let world = World::with_thread();
+    world.thread(["push", "--lines"]).stdin("1\n2\n").ok();
+    subscribe(
+        &world,
+        "read -r a; read -r b; echo '{\"ack\":2}'; sleep 1000",
+        &["--timeout", "300ms", "--max-attempts", "1"],
+    );
+    wait_until("the dead letter", || number(&world, "dead") == 1);
+    assert_eq!(dead(&world)[0].0, 1);
+    finishes(&world, 2);
+    wait_until("its end", || world.state("bot") == "idle");
+    assert_eq!(world.consumer("bot")["last_exit"], "timed out");
+}
+
+#[test]
+fn a_handler_that_closes_its_pipes_or_leaves_a_child_is_ended_whole() {
+    for (handler, why) in [
+        ("exec >&-; sleep 1000 & wait", "closed"),
+        ("exec <&-; sleep 1000 & wait", "closed"),
+        ("(sleep 1000; echo '{\"ack\":1}') & exit 0", "left"),
+    ] {
+        let world = World::with_thread();
+        world.push("a");
+        subscribe(&world, handler, &["--max-attempts", "1"]);
+        wait_until(why, || number(&world, "dead") == 1);
+        wait_until("its end", || world.state("bot") == "idle");
+        world.wait_until_quiet();
+        assert_eq!(dead(&world)[0].0, 1, "{handler}");
+    }
+}
+
+#[test]
+fn a_handler_ends_with_its_supervisor_and_nothing_works_on_beside_the_next() {
+    let world = World::with_thread();
+    let alone = "exec 9>work; flock -n 9 || echo beside >>beside; sleep 1000 9>&9 &";
+    subscribe(&world, &format!("{alone} {EACH} {ACK} done"), &["--backoff", "10ms"]);
+    for round in 1..=4 {
+        let id = world.push("a");
+        finishes(&world, id);
+        let handler = handler_pid(&world);
+        if round % 2 == 0 {
+            world.kill_supervisor("bot");
+        } else {
+            kill_process(Pid::from_raw(handler as i32).unwrap(), Signal::KILL).unwrap();
+        }
+        wait_until("its end", || !is_running(handler));
+    }
+    let id = world.push("a");
+    wait_until("the last one", || {
+        world.thread(["dispatch"]).ok();
+        number(&world, "last_acked_id") == id
+    });
+    assert_eq!(world.read("beside"), "");
+    kill_and_wait(handler_pid(&world));
+}
+
+#[test]
+fn with_one_at_a_time_events_are_handled_in_order() {
+    let world = World::with_thread();
+    world.thread(["push", "--lines"]).stdin("1\n2\n3\n4\n").ok();
+    let cases =
+        "*\\\"2\\\"*) if [ -e seen ]; then echo '{\"ack\":2}'; else touch seen; echo '{\"nack\":2}'; fi;;";
+    answering(&world, cases, &["--batch-size", "1", "--backoff", "200ms"]);
+    finishes(&world, 4);
+    assert_eq!(given(&world), [1, 2, 2, 3, 4]);
+}
+
+#[test]
+fn pause_stop_seek_and_replace_while_a_handler_is_kept() {
+    let world = World::with_thread();
+    subscribe(&world, &format!("{EACH} {ACK} done; echo end >>ended"), &[]);
+    finishes(&world, world.push("a"));
+    world.thread(["pause", "bot"]).ok();
+    wait_until("its end", || world.state("bot") == "paused");
+    assert_eq!(world.lines("ended").len(), 1);
+    world.push("b");
+    world.thread(["resume", "bot"]).ok();
+    finishes(&world, 2);
+    // What it has answered before the cursor is moved back counts no more.
+    world.thread(["seek", "bot", "earliest"]).ok();
+    wait_until("all again", || given(&world).len() == 4);
+    finishes(&world, 2);
+    assert_eq!(given(&world), [1, 2, 1, 2]);
+    world.thread(["subscribe", "bot", &format!("{EACH} echo new >>new; {ACK} done"), "--replace"]).ok();
+    finishes(&world, world.push("c"));
+    assert_eq!(world.read("new"), "new\n");
+    world.thread(["stop", "bot"]).ok();
+    assert_eq!(world.state("bot"), "stalled");
+    finishes(&world, world.push("d"));
+    world.thread(["unsubscribe", "bot"]).ok();
+    world.wait_until_quiet();
+    assert_eq!(number_of_dead(&world), 0);
+}
+
+fn number_of_dead(world: &World) -> i64 {
+    world.query("SELECT count(*) FROM dead_letters")
+}
+
+#[test]
+fn answers_by_hand() {
+    let world = World::with_thread();
+    world.thread(["push", "--lines"]).stdin("1\n2\n3\n4\n5\n").ok();
+    subscribe(&world, "cat >/dev/null; :", &["--backoff", "1h"]);
+    world.thread(["ack", "bot", "2", "4"]).quiet();
+    assert_eq!((number(&world, "last_acked_id"), number(&world, "pending")), (0, 3));
+    world.thread(["reject", "bot", "5", "--error", "of no use"]).ok();
+    assert_eq!(dead(&world), [(5, 1, "of no use".to_owned())]);
+    let error = world.thread(["nack", "bot", "5"]).fails(1);
+    assert!(error.contains("event 5 is not pending for 'bot'"), "{error}");
+    assert_eq!(world.thread(["ack", "bot", "1"]).ok(), "2\n");
+    assert_eq!(world.thread(["ack", "bot", "3"]).ok(), "5\n");
+    let error = world.thread(["ack", "bot", "6"]).fails(1);
+    assert!(error.contains("event 6 does not exist yet"), "{error}");
+    world.thread(["ack", "bot", "99", "--force"]).ok();
+    let error = world.thread(["pop", "bot", "--last-event-id", "3"]).fails(1);
+    assert!(error.contains("finishes each event by itself"), "{error}");
+    world.thread(["pop", "bot", "--resume"]).ok();
+    world.idle_consumer("plain", "");
+    for words in [&["nack", "plain", "1"][..], &["reject", "plain", "1"], &["ack", "plain", "1", "2"]] {
+        world.thread(words).fails(2);
+    }
+    world.thread(["stop", "bot"]).ok();
+}
+
+#[test]
+fn a_sync_push_waits_for_its_own_event() {
+    let world = World::with_thread();
+    answering(&world, "*later*) echo '{\"nack\":1,\"delay\":\"1h\"}';; *bad*) echo '{\"reject\":3}';;", &[]);
+    world.push("later");
+    wait_until("it to be put off", || world.query("SELECT count(*) FROM waits") == 1);
+    assert_eq!(world.thread(["push", "good", "--sync", "1m"]).ok(), "2\n");
+    let (_, error) = world.thread(["push", "bad", "--sync", "1m"]).ends_with(1);
+    assert!(error.contains("dead letter"), "{error}");
+}
+
+#[test]
+fn a_thread_has_another_version_only_once_an_event_may_finish_singly() {
+    let world = World::with_thread();
+    world.subscribe("plain", "cat", &["--deliver", "stdin"]);
+    assert_eq!(world.query("PRAGMA user_version"), 0);
+    assert_eq!(world.query("SELECT count(*) FROM sqlite_master WHERE name IN ('finished', 'waits')"), 0);
+    subscribe(&world, "cat", &[]);
+    assert_eq!(world.query("PRAGMA user_version"), 1);
+    assert_eq!(world.thread(["doctor"]).ok(), "healthy\n");
+}
+
+#[test]
+fn a_handler_that_cannot_work_now_costs_events_nothing() {
+    let world = World::with_thread();
+    let options = ["--deliver", "stdin", "--backoff", "10ms", "--max-attempts", "1"];
+    world.subscribe("bot", "echo try >>tries; [ -e up ] || exit 75; cat >>got", &options);
+    world.push("a");
+    wait_until("many tries", || world.lines("tries").len() > 5);
+    assert_eq!((number(&world, "dead"), number(&world, "runs_failed")), (0, 0));
+    assert!(["waiting", "running"].contains(&world.state("bot").as_str()));
+    world.write("up", "");
+    finishes(&world, 1);
+    assert_eq!(number(&world, "dead"), 0);
+}
+
+#[test]
+fn attempts_at_an_event_are_not_those_at_the_next() {
+    let world = World::with_thread();
+    let options = ["--deliver", "stdin", "--batch-size", "1", "--backoff", "1h", "--max-attempts", "2"];
+    world.subscribe("bot", "exit 1", &options);
+    world.push("a");
+    world.push("b");
+    wait_until("the wait", || world.state("bot") == "waiting");
+    world.thread(["ack", "bot", "1"]).ok();
+    world.set_run_state("bot", "$.next_try", "2026-01-01T00:00:00Z");
+    world.thread(["dispatch"]).ok();
+    wait_until("the next one to be tried", || number(&world, "runs_failed") == 2);
+    wait_until("the wait", || world.state("bot") == "waiting");
+    assert_eq!((number(&world, "dead"), world.run_state("bot", "$.attempts").as_i64()), (0, Some(1)));
+}
+
+#[test]
+fn a_stalled_consumer_probes_one_event() {
+    let world = World::with_thread();
+    let options = ["--deliver", "stdin", "--probe", "300ms"];
+    world.subscribe("bot", "cat >>got; [ -e there ] || exit 127", &options);
+    world.thread(["push", "--lines"]).stdin("1\n2\n3\n").ok();
+    wait_until("some probes", || {
+        world.lines("got").iter().filter(|line| line.contains("\"id\":1,")).count() >= 3
+    });
+    assert_eq!((number(&world, "dead"), number(&world, "last_acked_id")), (0, 0));
+    world.write("there", "");
+    finishes(&world, 3);
+    // The first run had all of them, those that probed one.
+    let tries = world.lines("got").iter().filter(|line| line.contains("\"id\":2,")).count();
+    assert_eq!(tries, 2, "{:?}", world.lines("got"));
+}
+
+#[test]
+fn the_examples_of_kept_handlers_answer_each_event() {
+    for (program, file) in [("jq", "kept.sh"), ("python3", "kept.py"), ("node", "kept.mjs")] {
+        let world = World::with_thread();
+        if !world.tool(program) {
+            continue;
+        }
+        let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(file);
+        assert!(std::fs::read_to_string(&example).unwrap().lines().count() <= 25, "{file}");
+        subscribe(&world, &quoted(&example), &[]);
+        for content in [r#"{"item":"tea","count":2}"#, "no order", r#"{"item":"ham\u2028","count":1}"#] {
+            world.push(content);
+        }
+        finishes(&world, 3);
+        assert_eq!(dead(&world).iter().map(|(id, ..)| *id).collect::<Vec<_>>(), [2], "{file}");
+        // Node.js handles them at the same time.
+        let mut total = world.lines("total.txt");
+        total.sort();
+        assert_eq!(total, ["ham\u{2028} 1", "tea 2"], "{file}");
+        // Nothing comes twice after its work is done, and it ends with its stdin.
+        world.thread(["pause", "bot"]).ok();
+        wait_until("its end", || world.state("bot") == "paused");
+        assert_eq!(world.consumer("bot")["last_exit"], "exit=0", "{file}");
+    }
+}
