@@ -13,7 +13,7 @@ import * as address from "../address.js";
 
 /** Whether a consumer can retry dead letters. */
 export function canRetry(thread, name) {
-  return thread.consumers_state.some((consumer) => consumer.name === name && consumer.settings.deliver === "stdin");
+  return thread.consumers_state.some((consumer) => consumer.name === name && consumer.settings.deliver !== "wake");
 }
 
 /** The command for those with one reason: "exit 1: what was printed last". */

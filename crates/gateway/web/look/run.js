@@ -31,7 +31,7 @@ export function RunPage({ thread, route }) {
 }
 
 const OUTCOMES = { succeeded: "It succeeded", failed: "It failed", dead: "It failed: what it was given is a dead letter now", timed_out: "It took too long, and was ended",
-  stopped: "It was stopped", interrupted: "It was interrupted by a shutdown", unknown: "Nobody knows how it ended: its supervisor was killed", running: "It has been running" };
+  stopped: "It was stopped", deferred: "It could not work then", interrupted: "It was interrupted by a shutdown", unknown: "Nobody knows how it ended: its supervisor was killed", running: "It has been running" };
 
 function Whole({ thread, consumer, run }) {
   const { outcome, exit, started_at: began, ended_at: ended, duration_ms: took, attempt, output, output_truncated: cut, output_bytes: bytes, timeline = [], handled = [], meanwhile = [] } = run;
@@ -52,7 +52,7 @@ function Whole({ thread, consumer, run }) {
     <h2>What it printed</h2>
     ${cut && html`<p class="hint">The end of ${bytesText(bytes)}.</p>`}
     ${output ? html`<${Plain} text=${visible(output)} label="Output" />` : html`<p class="hint">${output === undefined && outcome !== "running" ? "Its log is not kept any more." : "Nothing."}</p>`}
-    <${Events} thread=${thread} events=${handled} title="What it was given" none=${itself?.settings.deliver === "stdin" ? "Nothing on stdin." : "It takes its events itself, one after the other."} />
+    <${Events} thread=${thread} events=${handled} title="What it was given" none=${itself && itself.settings.deliver !== "wake" ? "Nothing on stdin." : "It takes its events itself, one after the other."} />
     <${Events} thread=${thread} events=${meanwhile} title="Stored during the run, by it and by others" none="Nothing." />
     <${AsCommand} lines=${[command(thread, "logs", consumer), `${command(thread, "info", consumer)} --runs`]} />`;
 }

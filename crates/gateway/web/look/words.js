@@ -94,7 +94,7 @@ export function whatToDo(consumer) {
   if (state === "stalled" && isStopped(consumer)) return "It was stopped. Resume starts it again, and so does the next matching event.";
   if (state === "stalled" && /cannot be run/.test(reason ?? "")) return "Its command does not start: see its run, install what is missing, then resume.";
   if (state === "stalled") return "It has given up on its pending events. See its last run's output, fix the cause, then resume. (The next matching event also starts it once more.)";
-  if (state === "waiting" && reason === "interrupted") return "Its supervisor is gone. Resume, or the next event, starts it again.";
+  if (state === "waiting" && reason === "interrupted") return "Nothing attends to its wait. Resume, or the next event, starts it again.";
   if (state === "waiting") return "It tries again by itself. Resume tries now.";
   if (consumer.untaken_since) return "It has no handler: a program must pop its events, or someone must unsubscribe it.";
   if (state === "idle" && pending > 0 && consumer.command) return "Nothing starts it by itself: resume does, and so does the next event.";
