@@ -22,6 +22,7 @@ pub const ALL: &[(&str, Work)] = &[
     ("growth", growth),
     ("wake", wake),
     ("runs", runs),
+    ("kept", kept),
     ("watchdog", watchdog),
     ("crowd", crowd),
     ("followers", followers),
@@ -284,6 +285,43 @@ fn runs(plan: &Plan, place: &Place) {
     };
     let pairs = Pairs::measure(plan.pick(5, 15), ours, theirs);
     pairs.row("300 events one at a time, 300 times sh -c :", Some(2.0));
+}
+
+/// A backlog that is handled by one handler that is kept, against the same program that gets the same lines through a
+/// pipe and answers to nobody.
+fn kept(plan: &Plan, place: &Place) {
+    let events = plan.pick(20_000, 100_000);
+    const ANSWER: &str = r#"sed -u 's/^{"id":\([0-9]*\),.*/{"ack":\1}/'"#;
+    let words = ["subscribe", "--consumer", "c", "--deliver", "ndjson", "--handler", ANSWER];
+    let lines = place.path("lines");
+    let mut rates = Vec::new();
+    let ours = || {
+        let thread = place.new_thread(events);
+        run(place.in_thread(&thread, words).env("THREAD_NOTIFIER", "off"));
+        let database = rusqlite::Connection::open(thread.join("events.db")).expect("the database opens");
+        let cursor =
+            || database.query_row("SELECT last_acked_id FROM consumer_progress", [], |row| row.get(0));
+        let began = Instant::now();
+        run(&mut place.in_thread(&thread, ["dispatch"]));
+        while cursor() != Ok(events) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let time = began.elapsed();
+        rates.push(f64::from(events) / time.as_secs_f64());
+        let file = File::create(&lines).expect("a file for the events");
+        run(place.in_thread(&thread, ["peek", "--last-event-id", "0", "--limit", "1000000"]).stdout(file));
+        run(&mut place.in_thread(&thread, ["stop", "c"]));
+        fs::remove_dir_all(thread).ok();
+        time
+    };
+    let theirs = || {
+        let command = format!("cat '{}' | {ANSWER} >'{}'", lines.display(), place.path("output").display());
+        run(Command::new("sh").arg("-c").arg(command)).wall
+    };
+    let pairs = Pairs::measure(plan.pick(3, 9), ours, theirs);
+    pairs.row(&format!("{events} events by a kept sed, and by sed at the end of a pipe"), None);
+    rates.sort_by(f64::total_cmp);
+    figure("events a second by a kept handler", &format!("{:.0}", rates[rates.len() / 2]), "", ">= 20,000");
 }
 
 /// What starting the watchdog of a notifier adds to a push: pushes through a notifier that exits 0, with no
