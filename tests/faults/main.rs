@@ -11,6 +11,7 @@ mod filters;
 mod fuzz;
 mod hostile;
 mod inject;
+mod kept;
 mod kill;
 mod namespaces;
 mod notifier;
