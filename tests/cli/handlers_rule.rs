@@ -194,7 +194,6 @@ fn a_reboot_forgets_neither_attempts_nor_wait() {
     world.wait_for_state("bot", "waiting");
     let before = world.consumer("bot");
     world.kill_supervisor("bot");
-    world.set_run_state("bot", "$.supervisor.boot", "another boot");
     world.thread(["dispatch"]).quiet();
     world.wait_for_state("bot", "waiting");
     assert_eq!(world.consumer("bot")["next_try"], before["next_try"]);
