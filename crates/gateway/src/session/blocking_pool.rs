@@ -2,7 +2,7 @@
 //!
 //! A session has one job that reads and one that writes at a time, until that is done, even if the client that asked for
 //! it has left. A job that waits for its turn occupies no thread. A job that finds the database locked fails after
-//! [`BUSY`] and is tried again later, also without a thread. Work on sessions and other blocking work have their
+//! [`BUSY`](thread_sessions::root::BUSY) and is tried again later, also without a thread. Work on sessions and other blocking work have their
 //! own threads, so neither waits for the other.
 
 use std::hash::Hash;

@@ -38,7 +38,7 @@ impl Handler for method::SessionsList {
 ///
 /// # Errors
 ///
-/// Errors of [`root::create`](crate::session::root::create) and of storing the title.
+/// Errors of [`root::create`] and of storing the title.
 pub async fn create(caller: &Caller, title: Option<String>) -> Result<SessionId> {
     let (gateway, author, session) = (caller.gateway.clone(), caller.author.clone(), SessionId::random());
     let work = move || {
