@@ -67,6 +67,8 @@ pub fn run(args: &[OsString]) -> Result<()> {
             let shutdown = signals::as_shutdown_requests(&[SIGTERM])?;
             let consumer = ConsumerId::stored(consumer);
             let lease = lease_ms.map_or(LEASE, Duration::from_millis);
+            // For the timer that it may start.
+            set_lease(lease);
             // SAFETY: as above.
             Ok(unsafe { supervisor::supervise(&thread, &consumer, lock_fd, worker, lease, &shutdown) }?)
         }

@@ -226,7 +226,17 @@ impl Supervisor<'_> {
     fn attend(&self) -> Result<()> {
         let program = std::env::current_exe().at("find the program of", self.files.path())?;
         let launcher = Launcher { program, waking: WakeBy::Dispatch };
-        self.retrying(|| attend::attend(self.files, &launcher))
+        let mut backoff = Backoff::new(Duration::from_millis(100), LONGEST_PAUSE);
+        loop {
+            match self.retrying(|| attend::attend(self.files, &launcher)) {
+                // Nobody else would know of the wait.
+                Err(e @ Error::Spawn { .. }) if self.files.still_there() && self.shutdown.requests() == 0 => {
+                    log!(self.files, Warn, "supervise: consumer={} tries again: {e}", self.consumer);
+                    std::thread::sleep(backoff.pause());
+                }
+                done => return done,
+            }
+        }
     }
 
     /// Checks, now that the lock is free, whether more is due; if so, takes the lock again. `None` if nothing

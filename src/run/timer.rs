@@ -34,6 +34,9 @@ use crate::store::RunUpdate;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
+/// By how much the two clocks may disagree without the time of day having been set.
+const DRIFT: Duration = Duration::from_millis(500);
+
 /// Runs the timer until nothing waits, or a shutdown is requested. `lock_fd` is the lock that its starter passed on.
 ///
 /// # Errors
@@ -130,12 +133,13 @@ impl Timer<'_> {
                 Dispatched::Waits(wait) => {
                     let key = (consumer.clone(), wait.recorded);
                     let end = self.ends.get(&key).copied().unwrap_or(now + wait.left);
-                    if end <= now && !wait.left.is_zero() {
+                    if end <= now && wait.left > DRIFT {
                         // The clock was set back.
                         retry |= end_wait(&mut queue, &consumer, wait)?;
                     }
                     ends.insert(key, end);
-                    let wait = Wait { left: end.saturating_duration_since(now), ..wait };
+                    let left = if end <= now { wait.left } else { end - now };
+                    let wait = Wait { left, ..wait };
                     if next.is_none_or(|next| wait.left < next.left) {
                         next = Some(wait);
                     }
@@ -156,23 +160,24 @@ fn end_wait(queue: &mut Queue, consumer: &ConsumerId, wait: Wait) -> Result<bool
         true => queue.store.ledger(consumer)?,
         false => Ledger::default(),
     };
+    let now = Utc::now();
     let ended = control::update(queue, &seen, |current| {
-        let state = current.state.clone();
-        let state = match state.phase {
-            Phase::Waiting | Phase::Stalled => RunState {
-                phase: Phase::Waiting,
-                next_try: Some(Utc::now()),
-                since: Some(Utc::now()),
-                ..state
-            },
-            _ => state,
-        };
-        let mut update = RunUpdate::state(state);
+        let (state, options) = (&current.state, &current.options);
+        let mut update = RunUpdate::state(match state.phase {
+            Phase::Waiting if state.next_try == wait.recorded => {
+                RunState { next_try: Some(now), since: Some(now), ..state.clone() }
+            }
+            Phase::Stalled if state.ended == wait.recorded => {
+                let longest = options.longest_wait().max(options.probe.unwrap_or_default());
+                RunState { ended: Some(now - longest), ..state.clone() }
+            }
+            _ => state.clone(),
+        });
         for (id, event) in ledger.waits().iter().filter(|(_, event)| Some(event.until) == wait.recorded) {
-            let wait = EventWait { since: Utc::now(), until: Utc::now(), ..event.clone() };
+            let wait = EventWait { since: now, until: now, ..event.clone() };
             update.ledger.push(LedgerChange::Wait { id: *id, wait });
         }
-        Some(update)
+        (update.state != *state || !update.ledger.is_empty()).then_some(update)
     })?;
     Ok(ended.is_some())
 }
