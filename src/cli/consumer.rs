@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::Args;
 
-use super::{environment, event_id};
+use super::{Globals, environment, event_id};
 use crate::failure::{Result, usage};
 use crate::model::subscription::ConsumerId;
 use crate::queue::Queue;
@@ -99,8 +99,42 @@ impl ConsumerArg {
     }
 }
 
+/// An event that a consumer has not finished, and why.
+#[derive(Args)]
+pub struct FailedEvent {
+    #[command(flatten)]
+    consumer: ConsumerArg,
+    /// The event
+    #[arg(value_name = "ID")]
+    id: Option<String>,
+    /// The same, as an option
+    #[arg(long, value_name = "ID", value_parser = event_id, allow_negative_numbers = true, hide = true)]
+    event_id: Option<i64>,
+    /// Why, for its dead letter
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true,
+        allow_hyphen_values = true
+    )]
+    pub error: String,
+}
+
+impl FailedEvent {
+    /// Opens the thread. Returns it with the consumer, which finishes events singly, and the event.
+    pub fn open(&mut self, globals: &Globals) -> Result<(Queue, ConsumerId, i64)> {
+        let id = self.consumer.value("event id", self.id.take(), event_id, "--event-id", self.event_id)?;
+        let id = id.map_or_else(|| missing("event id", "--event-id"), Ok)?;
+        let consumer = self.consumer.existing()?;
+        let mut queue = globals.open()?;
+        must_finish_singly(&mut queue, &consumer)?;
+        Ok((queue, consumer, id))
+    }
+}
+
 /// Fails unless the consumer finishes events singly.
-pub fn must_finish_singly(queue: &mut Queue, consumer: &ConsumerId) -> Result<()> {
+fn must_finish_singly(queue: &mut Queue, consumer: &ConsumerId) -> Result<()> {
     match queue.subscription(consumer)?.options.finishes_singly() {
         true => Ok(()),
         false => usage(

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::consumer::{missing, must_finish_singly};
-use super::{ConsumerArg, Globals, event_id, print_cursor, wake_consumer};
+use super::consumer::FailedEvent;
+use super::{Globals, print_cursor, wake_consumer};
 use crate::failure::Result;
 use crate::model::duration;
 use crate::run::settle;
@@ -19,25 +19,10 @@ use crate::run::settle;
 #[command(after_help = "Example:\n  thread nack -t inbox mailer 42 --delay 10m --error 'mailbox full'")]
 pub struct Nack {
     #[command(flatten)]
-    consumer: ConsumerArg,
-    /// The event
-    #[arg(value_name = "ID")]
-    id: Option<String>,
-    /// The same, as an option
-    #[arg(long, value_name = "ID", value_parser = event_id, allow_negative_numbers = true, hide = true)]
-    event_id: Option<i64>,
+    event: FailedEvent,
     /// When to deliver it again [default: the next wait of --backoff]
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     delay: Option<Duration>,
-    /// Why, for its dead letter
-    #[arg(
-        long,
-        value_name = "TEXT",
-        default_value = "",
-        hide_default_value = true,
-        allow_hyphen_values = true
-    )]
-    error: String,
     /// This was no attempt
     #[arg(long)]
     no_attempt: bool,
@@ -45,12 +30,8 @@ pub struct Nack {
 
 impl Nack {
     pub fn run(mut self, globals: &Globals) -> Result<()> {
-        let id = self.consumer.value("event id", self.id, event_id, "--event-id", self.event_id)?;
-        let id = id.map_or_else(|| missing("event id", "--event-id"), Ok)?;
-        let consumer = self.consumer.existing()?;
-        let mut queue = globals.open()?;
-        must_finish_singly(&mut queue, &consumer)?;
-        let after = settle::nack(&mut queue, &consumer, id, self.delay, !self.no_attempt, &self.error)?;
+        let (mut queue, consumer, id) = self.event.open(globals)?;
+        let after = settle::nack(&mut queue, &consumer, id, self.delay, !self.no_attempt, &self.event.error)?;
         wake_consumer(&mut queue, &consumer);
         print_cursor(&consumer, after.last_acked_id, globals)
     }
