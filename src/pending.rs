@@ -65,7 +65,7 @@ pub fn scan(
     if subscription.options.finishes_singly() {
         let ledger = store.ledger(&subscription.consumer)?;
         if ledger.finished().next().is_some() || !ledger.waits().is_empty() {
-            return scan_with(store, subscription, &ledger, until);
+            return scan_with(store, subscription, &ledger, until, remember);
         }
     }
     let newest = store.newest()?;
@@ -117,6 +117,7 @@ fn scan_with(
     subscription: &Subscription,
     ledger: &Ledger,
     until: Option<Instant>,
+    remember: bool,
 ) -> Result<PendingScan> {
     let newest = store.newest()?;
     let filter = checked_filter(subscription)?;
@@ -155,7 +156,29 @@ fn scan_with(
             }
         }
     }
+    found.failures.retain(|failure| failure.id > subscription.filter_error_id);
+    if remember {
+        remember_failures(store, subscription, &mut found.failures)?;
+    }
     Ok(found)
+}
+
+/// Records events on which the filter failed, but not how far it was evaluated. Leaves those that had not been recorded.
+pub fn remember_failures(
+    store: &mut dyn Store,
+    subscription: &Subscription,
+    failures: &mut Vec<FilterFailure>,
+) -> Result<()> {
+    if failures.is_empty() {
+        return Ok(());
+    }
+    let upto = subscription.scanned_upto(subscription.last_acked_id);
+    match store.remember_scan(subscription, upto, failures) {
+        Ok(first_seen) => drop(failures.drain(..failures.len() - first_seen)),
+        Err(e) if e.is_locked() => failures.clear(),
+        Err(e) => return Err(e),
+    }
+    Ok(())
 }
 
 /// How far to count.

@@ -8,6 +8,7 @@ pub mod dead;
 pub mod delivery;
 mod init;
 pub mod locations;
+mod pending;
 mod push;
 
 use std::ops::ControlFlow;
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
-use crate::files::log::{self, Level, log};
+use crate::files::log::{Level, log};
 use crate::files::rotation;
 use crate::files::watch::{LOOK_EVERY, Watcher};
 use crate::files::{COMMIT, Files, HANDLER_LOGS};
@@ -26,9 +27,8 @@ use crate::model::position::Position;
 use crate::model::run::{Run, Span};
 use crate::model::subscription::{ConsumerId, NewSubscription, Subscription};
 use crate::model::time::{self, Time};
-use crate::pending::{self, PendingScan};
 use crate::sqlite::{BUSY_LIMIT, Sqlite};
-use crate::store::{Move, Moved, ScanRange, Store};
+use crate::store::{FilterFailure, Move, Moved, ScanRange, Store};
 
 pub use self::init::NewThread;
 pub use self::push::{Pushed, PushedEvent};
@@ -43,6 +43,8 @@ pub struct Queue {
     pub(crate) store: Box<dyn Store>,
     /// How long operations wait for other writers.
     busy_limit: Duration,
+    /// Events of the page that was read last on which the filter failed.
+    failures: Vec<FilterFailure>,
 }
 
 impl std::fmt::Debug for Queue {
@@ -110,12 +112,12 @@ impl Queue {
     /// applies to the lock of the JSONL log, which a stored event then no longer waits for. Reads never wait.
     pub fn open_waiting(location: impl Into<Location>, busy_limit: Duration) -> Result<Queue> {
         let (files, store) = locations::open(&location.into(), busy_limit)?;
-        Ok(Queue { files, store, busy_limit })
+        Ok(Queue { files, store, busy_limit, failures: Vec::new() })
     }
 
     /// A thread whose database is open already.
     pub(crate) fn of(files: Files, store: Sqlite) -> Queue {
-        Queue { files, store: Box::new(store), busy_limit: BUSY_LIMIT }
+        Queue { files, store: Box::new(store), busy_limit: BUSY_LIMIT, failures: Vec::new() }
     }
 
     /// The thread's location.
@@ -252,6 +254,7 @@ impl Queue {
             if until.is_some() && scan.upto <= *after && *after < newest {
                 return Err(Error::SlowFilter { after: *after });
             }
+            self.failures = scan.failures;
             for id in scan.ids {
                 self.store.read_capped(id - 1, id, 1, cap, &mut |row| {
                     *limit = limit.map(|limit| limit - 1);
@@ -413,30 +416,5 @@ impl Queue {
             Position::Event(id) => Ok(id),
             Position::Time(time) => self.last_before(time),
         }
-    }
-
-    /// Looks for the oldest pending event of a consumer, and logs the events its filter failed on.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::BrokenFilter`].
-    pub fn scan_pending(
-        &mut self,
-        subscription: &Subscription,
-        until: Option<Instant>,
-    ) -> Result<PendingScan> {
-        // Log only the first few failures, so that a filter that fails on everything does not fill the log.
-        const SHOWN: usize = 10;
-        let scan = pending::scan(&mut *self.store, subscription, until, true)?;
-        let consumer = &subscription.consumer;
-        for failure in scan.failures.iter().take(SHOWN) {
-            let (id, error) = (failure.id, log::Quoted(&failure.message));
-            log!(self, Warn, "filter: consumer={consumer} id={id} does not match: error={error}");
-        }
-        if let Some(last) = scan.failures.get(SHOWN..).and_then(<[_]>::last) {
-            let (more, id) = (scan.failures.len() - SHOWN, last.id);
-            log!(self, Warn, "filter: consumer={consumer} failed on {more} more events up to id={id}");
-        }
-        Ok(scan)
     }
 }

@@ -10,7 +10,6 @@ use crate::failure::{Result, failed, usage};
 use crate::model::run::Deliver;
 use crate::model::subscription::{ConsumerId, DeadLetter, Subscription};
 use crate::queue::Queue;
-use crate::run::control::notify_supervisors;
 
 /// List, retry or discard events that a handler kept failing on
 ///
@@ -180,8 +179,6 @@ fn dead_letters(
 fn retry(queue: &mut Queue, consumer: &ConsumerId, event: Option<i64>) -> Result<usize> {
     let count = queue.retry_dead_letters(consumer, event.as_ref().map(std::slice::from_ref))?;
     check_found(consumer, event, count)?;
-    // A handler that is kept gets it at once.
-    notify_supervisors(queue);
     wake_consumer(queue, consumer);
     Ok(count)
 }

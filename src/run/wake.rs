@@ -8,6 +8,7 @@
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
+use super::control::notify_supervisors;
 use super::dispatch::{Dispatched, NextStep, OWN_TIME, Waits, dispatch, log_skipped, next_step, start};
 use super::launcher::{Launcher, WAKE_LOCK, WakeBy};
 use super::notifier::{self, Answer};
@@ -87,6 +88,10 @@ pub fn wake(queue: &mut Queue, launcher: &Launcher, source: &str) -> Result<Waki
 /// As [`wake`]; if it is due but could not be started, or its subscription is broken.
 pub fn wake_consumer(queue: &mut Queue, launcher: &Launcher, consumer: &ConsumerId) -> Result<()> {
     let subscription = queue.store.subscription(consumer)?;
+    if subscription.as_ref().is_some_and(|one| one.options.finishes_singly()) {
+        // Its handler may be at work, and is to follow the change, too.
+        notify_supervisors(queue);
+    }
     for (_, done) in wake_some(queue, launcher, subscription.into_iter().collect())? {
         if let Dispatched::Broken(e) | Dispatched::Failed(e) = done {
             return Err(e);

@@ -468,3 +468,52 @@ fn the_examples_of_kept_handlers_answer_each_event() {
         assert_eq!(world.consumer("bot")["last_exit"], "exit=0", "{file}");
     }
 }
+
+fn results(world: &World) -> Vec<String> {
+    let runs: Value = serde_json::from_str(&world.thread(["info", "bot", "--runs", "--json"]).ok()).unwrap();
+    let runs = runs["runs"].as_array().unwrap().iter();
+    runs.map(|run| run["result"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_seek_ends_the_handler_and_costs_no_attempt() {
+    let world = World::with_thread();
+    // The second event gets no answer from the first handler.
+    let handler = format!("{EACH} [ $id = 2 ] && [ ! -e go ] && continue; {ACK} done");
+    subscribe(&world, &handler, &["--max-attempts", "1"]);
+    world.thread(["push", "--lines"]).stdin("1\n2\n").ok();
+    wait_until("the first answer", || number(&world, "last_acked_id") == 1 && given(&world).len() == 2);
+    world.write("go", "");
+    world.thread(["seek", "bot", "earliest"]).ok();
+    finishes(&world, 2);
+    assert_eq!(given(&world), [1, 2, 1, 2]);
+    assert_eq!((number(&world, "dead"), number(&world, "runs_failed")), (0, 0));
+    assert_eq!(results(&world), ["interrupted"]);
+    assert!(!world.log().iter().any(|line| line.contains("abandoned")), "{:?}", world.log());
+}
+
+#[test]
+fn a_handler_that_ends_with_exit_0_before_it_has_answered_has_failed() {
+    let world = World::with_thread();
+    subscribe(&world, "read -r line", &["--max-attempts", "1"]);
+    world.push("a");
+    wait_until("the dead letter", || number(&world, "dead") == 1);
+    wait_until("its end", || world.state("bot") == "idle");
+    assert_eq!(number(&world, "runs_succeeded"), 0);
+    assert!(!results(&world).contains(&"succeeded".to_owned()), "{:?}", results(&world));
+}
+
+#[test]
+fn events_on_which_the_filter_fails_are_counted_while_the_handler_is_kept() {
+    let world = World::with_thread();
+    let filter = "CASE WHEN content = 'broken' THEN json_extract(content, '$') ELSE 1 END";
+    subscribe(&world, &format!("{EACH} {ACK} done"), &["--filter", filter]);
+    for (content, failures) in [("a", 0), ("broken", 1), ("b", 1), ("broken", 2), ("c", 2)] {
+        world.push(content);
+        wait_until("the next one", || number(&world, "filter_errors") == failures);
+    }
+    finishes(&world, 5);
+    assert_eq!(given(&world), [1, 3, 5]);
+    let logged = world.log().iter().filter(|line| line.contains("filter: consumer=bot id=")).count();
+    assert_eq!(logged, 2, "{:?}", world.log());
+}

@@ -52,6 +52,7 @@ impl Desk<'_, '_> {
                     if wants_more { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
                 })
             })?;
+            supervisor.retrying(|| queue.note_failures(&mut self.current))?;
             self.is_exhausted = remaining == Remaining::None && wants_more && self.selection.limit != Some(0);
             if !self.window.changes().is_empty() {
                 self.changed.get_or_insert_with(Instant::now);

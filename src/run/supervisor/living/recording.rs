@@ -12,9 +12,9 @@ use crate::model::subscription::Subscription;
 use crate::model::time::Time;
 use crate::model::window::Window;
 use crate::queue::Queue;
-use crate::run::dispatch;
 use crate::run::handler::Running;
 use crate::run::settle::{Failed, Tally, fail};
+use crate::run::{control, dispatch};
 use crate::store::{DeadLetterUpdate, RunUpdate};
 
 /// What the consumer does after a run.
@@ -176,6 +176,7 @@ impl Desk<'_, '_> {
         let output = running.last_output();
         let (_, span) = running.finish(exit, after);
         let mut left = self.window.ended();
+        let unanswered = left.len() + usize::from(self.dead.is_some());
         let closing = self.closing.map(|(why, _)| why);
         // When the machine shuts down, the handler gets its own TERM at the same time as this process.
         let interrupted = match closing {
@@ -184,7 +185,9 @@ impl Desk<'_, '_> {
         };
         let mut then = Then::Idle;
         let cannot_run = matches!(exit, Exit::Code(126 | 127));
-        if let Some(dead) = self.dead.filter(|_| closing != Some(Closing::Stopped) && !interrupted) {
+        let is_deferred = exit == Exit::Code(NOT_NOW);
+        let is_cut_short = closing == Some(Closing::Stopped) || interrupted;
+        if let Some(dead) = self.dead.filter(|_| !is_cut_short && !is_deferred) {
             let (event_id, error, at) = (dead, output.clone(), Utc::now());
             self.dead_letters.push(DeadLetterUpdate::FailedAgain { event_id, exit, error, at });
         }
@@ -204,7 +207,7 @@ impl Desk<'_, '_> {
             then = Then::Stall(format!("the handler cannot be run (exit {code})"));
         } else if !left.is_empty() {
             let oldest = left.remove(0);
-            let counts = exit != Exit::Code(NOT_NOW);
+            let counts = !is_deferred;
             let at = self.now();
             let failed = Failed { exit, counts, judged: false, delay: None, error: output, at };
             self.fail(oldest, failed);
@@ -219,8 +222,8 @@ impl Desk<'_, '_> {
         }
         let result = match exit {
             _ if closing == Some(Closing::Stopped) => RunResult::Stopped,
-            Exit::Code(0) if left.is_empty() => RunResult::Succeeded,
-            _ if interrupted => RunResult::Interrupted,
+            Exit::Code(0) if unanswered == 0 => RunResult::Succeeded,
+            _ if interrupted || self.is_void() => RunResult::Interrupted,
             Exit::Code(NOT_NOW) => RunResult::Deferred,
             Exit::TimedOut => RunResult::TimedOut,
             Exit::Unknown => RunResult::Unknown,
@@ -240,10 +243,9 @@ impl Desk<'_, '_> {
         log!(
             supervisor.files,
             Info,
-            "dispatch: consumer={consumer} ended {exit} after={:.1}s acked={} unanswered={}",
+            "dispatch: consumer={consumer} ended {exit} after={:.1}s acked={} unanswered={unanswered}",
             after.as_secs_f64(),
-            self.window.ledger().cursor(),
-            left.len()
+            self.window.ledger().cursor()
         );
         let finish = |desk: &Desk<'_, '_>| {
             let state = desk.tally.applied_to(&desk.current.state);
@@ -264,7 +266,28 @@ impl Desk<'_, '_> {
                 Then::Stall(why) => state.stalled(why),
             }
         };
-        self.record_end(&finish)
+        if self.is_void() { self.record_void(now, exit) } else { self.record_end(&finish) }
+    }
+
+    /// Records the end of a run whose answers count no more. If the subscription was replaced, there is nothing to
+    /// record.
+    fn record_void(&mut self, now: Time, exit: Exit) -> Result<()> {
+        let supervisor = self.supervisor;
+        let (run, seen) = (self.runs.pop(), &self.current);
+        let queue = open(supervisor, &mut self.queue)?;
+        supervisor
+            .retrying(|| {
+                control::update(queue, seen, |current| {
+                    let is_ours = current.state.phase == Phase::Running
+                        && current.state.supervisor == seen.state.supervisor;
+                    let began = current.state.since;
+                    let state =
+                        RunState { began, ended: Some(now), last_exit: Some(exit), ..current.state.idle() };
+                    let runs = run.clone().into_iter().collect();
+                    is_ours.then(|| RunUpdate { runs, durable: true, ..RunUpdate::state(state) })
+                })
+            })
+            .map(drop)
     }
 
     pub(super) fn record_end(&mut self, finish: &dyn Fn(&Desk<'_, '_>) -> RunState) -> Result<()> {
