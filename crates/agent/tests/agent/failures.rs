@@ -216,10 +216,10 @@ fn a_supervisor_that_dies_disturbs_no_run_and_the_next_push_starts_another() {
         let run = format!("run_{long}");
         talk.until("it says nothing", |_| (!talk.tokens(&run).is_empty()).then_some(()));
         kill_with(&talk, &talk.dir(), SUPERVISOR);
-        let meanwhile = talk.say("meanwhile");
+        let during = talk.say("during");
         talk.write("go", "");
         assert_eq!(talk.answer(long), "begun\nlong\n", "round {round}");
-        assert_eq!(talk.answer(meanwhile), "meanwhile\n", "round {round}");
+        assert_eq!(talk.answer(during), "during\n", "round {round}");
         // No supervisor is left, so the end of the handler's run is not recorded.
         until("the adapter stays", &talk, || talk.everything().is_empty());
         // An exiting process is no longer found, but closes its files a moment later.
@@ -228,7 +228,7 @@ fn a_supervisor_that_dies_disturbs_no_run_and_the_next_push_starts_another() {
         drop(lock);
         let after = talk.say("after");
         assert_eq!(talk.answer(after), "after\n", "round {round}");
-        assert_eq!([long, meanwhile, after].map(|id| attempts(&talk, id)), [1; 3], "round {round}");
+        assert_eq!([long, during, after].map(|id| attempts(&talk, id)), [1; 3], "round {round}");
         talk.until_idle();
         assert_eq!(talk.cursor(), after, "round {round}");
         assert_eq!(talk.is_settled(), Ok(()), "round {round}");

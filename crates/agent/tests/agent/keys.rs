@@ -101,7 +101,7 @@ fn a_cancelled_run_whose_key_belongs_to_something_else_ends_too() {
     insert(&talk, &[(ADA, "not yours", "thread:end:2")]);
     let id = talk.say("hello");
     let run = format!("run_{id}");
-    talk.until("nothing is said", |_| (talk.tokens(&run) == ["begun\n"]).then_some(()));
+    talk.until("no output", |_| (talk.tokens(&run) == ["begun\n"]).then_some(()));
     talk.cancel(&run);
     assert!(matches!(ended(&talk, id), Entry::Error { retryable: false, .. }));
     talk.until_idle();

@@ -172,7 +172,7 @@ fn a_sub_agent_ends_once_with_its_own_end_or_that_of_its_call_or_attempt() {
     assert_eq!(changes[4..], [r#"result c ["s-1"]"#, "sub of c []"]);
     let (_, changes) = with(&[run(1).attempt_failed("x", None)]);
     assert_eq!(changes[4], r#"failed ["s-1"]"#);
-    // It goes on in the background.
+    // It continues in the background.
     let started = ToolResult::new("c", "x", Ok(json!({ "sub_agent": "s-1", "status": "started" })));
     let (view, _) = with(&[run(1).tool_result(&started)]);
     assert_eq!(view.open_sub_agents().count(), 1);

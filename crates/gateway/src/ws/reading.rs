@@ -117,6 +117,6 @@ mod tests {
         assert!(in_range(before, SILENCE_BEHIND), "a pong does not mean that it reads");
         let before = Instant::now();
         alive.behind(false);
-        assert!(in_range(before, SILENCE), "it begins anew once the write is done");
+        assert!(in_range(before, SILENCE), "it starts again once the write is done");
     }
 }

@@ -1,4 +1,5 @@
-//! No handler or child of one works on beside its successor on another machine, whatever becomes of its supervisor.
+//! No handler, nor a child of one, keeps running alongside its successor on another machine, whatever happens to its
+//! supervisor.
 
 use std::fs;
 use std::time::Duration;

@@ -41,7 +41,7 @@ fn refine(schema: &mut Schema) {
     {
         schema.remove("format");
     }
-    // These are said by `required`.
+    // `required` says this already.
     schema.remove("default");
     if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
         for (name, property) in properties {

@@ -664,13 +664,13 @@ pub fn replacing_keeps_cursor_dead_letters_pause_and_counts(store: &mut dyn Stor
         ..new_subscription("c")
     };
     assert_eq!(store.subscribe(&new).unwrap(), None);
-    let anew = get(store, "c");
-    assert!(!anew.is_same(&last) && anew.token != last.token);
+    let again = get(store, "c");
+    assert!(!again.is_same(&last) && again.token != last.token);
     let fresh = Subscription {
         handler_cmd: "false".into(),
         filter: None,
         options: other,
-        token: anew.token.clone(),
+        token: again.token.clone(),
         revision: 0,
         rewinds: 0,
         watermark: None,
@@ -679,8 +679,8 @@ pub fn replacing_keeps_cursor_dead_letters_pause_and_counts(store: &mut dyn Stor
         state: RunState { paused: true, succeeded: 4, failed: 2, dead_lettered: 1, ..RunState::default() },
         ..last.clone()
     };
-    assert_eq!(anew, fresh);
-    assert_eq!((anew.last_acked_id, anew.dead), (3, 1));
+    assert_eq!(again, fresh);
+    assert_eq!((again.last_acked_id, again.dead), (3, 1));
     assert_eq!(store.update_run(&last, &RunUpdate::state(RunState::default())).unwrap(), None);
     // If the name is not subscribed, `replace` just subscribes.
     let new = NewSubscription { from: Some(5), replace: true, ..new_subscription("d") };
@@ -721,12 +721,12 @@ pub fn unsubscribing_keeps_cursor_and_dead_letters_but_nothing_else(store: &mut 
     assert_eq!(store.subscriptions().unwrap(), []);
     assert_eq!(store.dead_letters(Some(&name("c"))).unwrap().len(), 1);
 
-    let anew = subscribe(store, "c");
-    assert_ne!(anew.token, last.token);
-    assert!(!anew.token.is_empty() && !anew.is_same(&last));
+    let again = subscribe(store, "c");
+    assert_ne!(again.token, last.token);
+    assert!(!again.token.is_empty() && !again.is_same(&last));
     let fresh = Subscription {
         filter: None,
-        token: anew.token.clone(),
+        token: again.token.clone(),
         revision: 0,
         rewinds: 0,
         watermark: None,
@@ -735,8 +735,8 @@ pub fn unsubscribing_keeps_cursor_and_dead_letters_but_nothing_else(store: &mut 
         state: RunState::default(),
         ..last
     };
-    assert_eq!(anew, fresh);
-    assert_eq!((anew.last_acked_id, anew.dead), (3, 1));
+    assert_eq!(again, fresh);
+    assert_eq!((again.last_acked_id, again.dead), (3, 1));
     store.unsubscribe(&name("c")).unwrap();
     // A `from` before the stored cursor counts as a rewind.
     let back = NewSubscription { from: Some(1), ..new_subscription("c") };
@@ -963,9 +963,9 @@ pub fn a_watermark_of_an_earlier_subscription_is_ignored(store: &mut dyn Store) 
     let failures = [FilterFailure { id: 2, message: "no".into() }];
     store.remember_scan(&earlier, 5, &failures).unwrap();
     assert_eq!(store.subscriptions().unwrap(), []);
-    let anew = subscribe_with_filter(store, "c", "id > 1");
+    let again = subscribe_with_filter(store, "c", "id > 1");
     store.remember_scan(&earlier, 5, &failures).unwrap();
-    assert_eq!(get(store, "c"), anew);
+    assert_eq!(get(store, "c"), again);
 }
 
 pub fn failures_of_a_filter_are_counted_once(store: &mut dyn Store) {
@@ -1017,7 +1017,7 @@ pub fn a_run_update_is_refused_after_any_change(store: &mut dyn Store) {
     subscribe(store, "c");
     seek(store, "c", 5);
     make_dead(store, "c", 1);
-    let subscribe_anew = |store: &mut dyn Store| {
+    let subscribe_again = |store: &mut dyn Store| {
         store.unsubscribe(&name("c")).unwrap();
         subscribe(store, "c");
     };
@@ -1039,9 +1039,9 @@ pub fn a_run_update_is_refused_after_any_change(store: &mut dyn Store) {
         ("and not", &|store| {
             store.discard_dead_letters(&name("c"), None).unwrap();
         }),
-        ("subscribed anew", &subscribe_anew),
+        ("subscribed again", &subscribe_again),
         // Only the token differs.
-        ("and anew", &subscribe_anew),
+        ("and again", &subscribe_again),
         ("unsubscribed", &|store| drop(store.unsubscribe(&name("c")).unwrap())),
     ];
     for (what, change) in changes {

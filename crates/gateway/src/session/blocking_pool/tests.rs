@@ -94,7 +94,7 @@ fn no_other_module_hands_out_blocking_threads() {
         }
     }
     found.sort();
-    // The watcher looks at all sessions once a second, whoever asks for what.
+    // The watcher looks at all sessions once a second, whatever clients ask for.
     assert_eq!(found, ["sessions/src/turns.rs", "sessions/src/watch.rs"].map(Path::new));
 }
 

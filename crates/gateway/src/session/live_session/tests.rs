@@ -229,7 +229,7 @@ async fn each_change_rouses_the_readers_and_the_task() {
     assert!(has_changed());
     fixture.push(&run(1).token("m", "x"));
     let reader = advance(&live, reader).await;
-    assert!(has_changed(), "whoever waits for a token is told");
+    assert!(has_changed(), "a client that waits for a token is notified");
     advance(&live, reader).await;
     assert!(!has_changed(), "nothing is new");
     live.relay(Vec::new());
