@@ -24,6 +24,10 @@ use crate::model::subscription::Subscription;
 /// Polling interval for processes that are being ended.
 const ENDING_STEP: Duration = Duration::from_millis(10);
 
+/// How often processes are listed until a group that is there has no running members: one that begins while they are
+/// listed is not on the list, and the one that started it may have ended by the time it is looked at.
+const LISTS: usize = 5;
+
 /// What is known of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Liveness {
@@ -134,15 +138,32 @@ pub fn at_work(files: &Files, subscription: &Subscription) -> AtWork {
 /// Whether a process group has a running member. Zombies do not count: one whose parent is outside the
 /// group and never reaps it would keep the group alive forever.
 pub fn group_is_alive(group: Pid) -> bool {
-    if rustix::process::test_kill_process_group(group) == Err(rustix::io::Errno::SRCH) {
-        return false;
+    if cfg!(target_os = "linux") {
+        !members_of(group.as_raw_nonzero().get().unsigned_abs()).is_empty()
+    } else {
+        !is_gone(group)
     }
-    !cfg!(target_os = "linux") || members_of(group.as_raw_nonzero().get().unsigned_abs()).next().is_some()
+}
+
+fn is_gone(group: Pid) -> bool {
+    rustix::process::test_kill_process_group(group) == Err(rustix::io::Errno::SRCH)
 }
 
 /// The running members of a process group. Empty on systems without `/proc`.
-pub fn members_of(group: u32) -> impl Iterator<Item = ProcessId> {
-    all().filter(move |process| process.group == group).filter_map(|process| ProcessId::of(process.pid))
+pub fn members_of(group: u32) -> Vec<ProcessId> {
+    let id = i32::try_from(group).ok().and_then(Pid::from_raw);
+    for _ in 0..LISTS {
+        if id.is_none_or(is_gone) {
+            break;
+        }
+        let members = all().filter(|process| process.group == group);
+        let members: Vec<ProcessId> =
+            members.map(|member| ProcessId::with_start(member.pid, member.start)).collect();
+        if !members.is_empty() {
+            return members;
+        }
+    }
+    Vec::new()
 }
 
 /// The running members of the process group whose leader had this pid and began at one of these times, at whose end
@@ -153,14 +174,13 @@ pub fn members_of_leader(
     began: RangeInclusive<i64>,
     is_certain: impl Fn(u32) -> bool,
 ) -> Vec<ProcessId> {
-    let members: Vec<Process> = all().filter(|process| process.group == group).collect();
+    let members = members_of(group);
     // A leader that has ended but was not reaped has the id too.
     let is_ours = match Process::read(group) {
         Some((leader, _)) => began.contains(&leader.start),
         None => members.iter().any(|member| member.start <= *began.end() || is_certain(member.pid)),
     };
-    let ours = members.into_iter().filter(|_| is_ours);
-    ours.map(|member| ProcessId::with_start(member.pid, member.start)).collect()
+    if is_ours { members } else { Vec::new() }
 }
 
 /// The recorded first process of a consumer's handler, whether or not it is alive, if it was started here since the

@@ -220,7 +220,7 @@ fn left_of(queue: &Queue, subscription: &Subscription, group: Option<&ProcessId>
     let holders: Vec<ProcessId> =
         process::holders_of(&queue.files, &lock).filter(|holder| Some(holder.pid) != supervisor).collect();
     let members = match group {
-        Some(handler) => process::members_of(handler.pid).collect(),
+        Some(handler) => process::members_of(handler.pid),
         // Its first process may have ended before the others.
         None => rest::of_handler(&queue.files, subscription, |pid| holders.iter().any(|h| h.pid == pid)),
     };

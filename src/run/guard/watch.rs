@@ -17,7 +17,6 @@ use crate::error::Result;
 use crate::files::Files;
 use crate::files::log::log;
 use crate::model::location::Location;
-use crate::model::run::ProcessId;
 use crate::model::subscription::ConsumerId;
 use crate::queue::locations::files_of;
 use crate::run::{process, rest};
@@ -128,18 +127,22 @@ fn kill(guarded: &Message, location: &Location, consumer: &ConsumerId, files: Op
         given.push(format!("THREAD_EPOCH={}", guarded.epoch).into_bytes());
     }
     let is_certain = |pid| process::was_given(pid, &given);
+    let holders =
+        || files.into_iter().flat_map(|files| process::holders_of(files, &files.consumer_lock(consumer)));
     let Ok(group) = u32::try_from(guarded.group) else { return false };
-    let members = process::members_of_leader(group, 0..=start_ticks(guarded.sent), is_certain);
+    // The lock does not show of which run a process is, but no other run has this group.
+    let belongs = |pid| is_certain(pid) || holders().any(|holder| holder.pid == pid);
+    let members = process::members_of_leader(group, 0..=start_ticks(guarded.sent), belongs);
     let id = i32::try_from(group).ok().and_then(Pid::from_raw);
     if let Some(id) = id.filter(|_| !members.is_empty()) {
         // All at once, so that none of them starts another meanwhile.
         kill_process_group(id, Signal::KILL).ok();
     }
     // Without an epoch they may be the next supervisor's.
-    let files = files.filter(|_| guarded.epoch != 0);
-    let holders = files.map(|files| process::holders_of(files, &files.consumer_lock(consumer)));
-    let others: Vec<ProcessId> =
-        holders.into_iter().flatten().filter(|holder| is_certain(holder.pid)).collect();
+    let mut others = Vec::new();
+    if guarded.epoch != 0 {
+        others.extend(holders().filter(|holder| is_certain(holder.pid)));
+    }
     for process in &others {
         process.signal(Signal::KILL).ok();
     }
