@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -45,9 +46,10 @@ fn in_its_whole_life_nothing_of_a_thread_is_writable_by_others() {
                 modes(&world.inbox(), &mut seen);
                 seen
             });
-            life(&world, &sh);
+            let life = std::panic::catch_unwind(AssertUnwindSafe(|| life(&world, &sh)));
             over.store(true, Ordering::Relaxed);
-            watcher.join().unwrap()
+            let seen = watcher.join().unwrap();
+            life.map(|()| seen).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
         let db = fs::metadata(world.inbox().join("events.db")).unwrap().mode() & 0o777;
         for (path, mode) in seen {
@@ -66,8 +68,8 @@ fn life(world: &World, sh: &impl Fn(&str) -> Run) {
     // Each run writes more than a handler's log may hold, so the next run rotates it.
     let noisy = "cat >/dev/null; head -c 10500000 /dev/zero | tr '\\0' x; echo";
     sh("thread subscribe --consumer fed --deliver stdin --handler \"$0\"").arg(noisy).quiet();
-    sh("thread subscribe --consumer bad --deliver stdin --max-attempts 1 --backoff 1ms --handler false")
-        .quiet();
+    let bad = "thread subscribe --consumer bad --deliver stdin --max-attempts 1 --backoff 1ms --probe never";
+    sh(&format!("{bad} --handler false")).quiet();
     let push = "thread push --source self --type message --content x";
     let ended = |count: usize| {
         let log = world.log();
