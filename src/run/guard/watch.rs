@@ -17,6 +17,7 @@ use crate::error::Result;
 use crate::files::Files;
 use crate::files::log::log;
 use crate::model::location::Location;
+use crate::model::run::ProcessId;
 use crate::model::subscription::ConsumerId;
 use crate::queue::locations::files_of;
 use crate::run::{process, rest};
@@ -119,8 +120,8 @@ fn wait(link: &OwnedFd, alarm: Option<&OwnedFd>, is_open: bool, longest: Option<
     poll(&mut polled, longest.as_ref()).ok();
 }
 
-/// Kills what is guarded: the members of the group, and who left it but certainly belongs to the same lease. Returns
-/// whether any of them were still running.
+/// Kills what is guarded: the members of the group, and whoever left it but certainly belongs to the same lease, such as
+/// an agent, which has a group of its own. Returns whether any of them were still running.
 fn kill(guarded: &Message, location: &Location, consumer: &ConsumerId, files: Option<&Files>) -> bool {
     let mut given = rest::variables(location, consumer);
     if guarded.epoch != 0 {
@@ -141,7 +142,9 @@ fn kill(guarded: &Message, location: &Location, consumer: &ConsumerId, files: Op
     // Without an epoch they may be the next supervisor's.
     let mut others = Vec::new();
     if guarded.epoch != 0 {
-        others.extend(holders().filter(|holder| is_certain(holder.pid)));
+        others.extend(
+            process::all().filter(|process| is_certain(process.pid)).filter_map(|p| ProcessId::of(p.pid)),
+        );
     }
     for process in &others {
         process.signal(Signal::KILL).ok();

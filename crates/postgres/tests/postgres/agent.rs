@@ -4,6 +4,7 @@ use std::fs;
 
 use thread_testkit::{kill, postgres::server, wait_until};
 
+use crate::guards::running;
 use crate::machine::Machine;
 
 const ADA: &str = "external:web:main:dm:default:ada";
@@ -116,4 +117,18 @@ fn after_its_adapter_was_killed_an_agent_continues_and_answers_once() {
     say(&machine, "two");
     wait_until("the next answer", || answers(&machine).len() == 2);
     assert_eq!(answers(&machine), ["heard\n"; 2]);
+}
+
+/// It has a process group of its own, and not the consumer's lock.
+#[test]
+fn an_agent_ends_with_the_supervisor_of_its_adapter_so_that_another_machine_may_begin() {
+    let Some(machine) = with_agent("exec", "read x; echo >began; exec sleep 1000") else { return };
+    say(&machine, "one");
+    wait_until("the program", || machine.path("began").exists());
+    for words in ["thread\0dispatch", "\0_supervise\0"] {
+        let found = running(&machine, words);
+        assert!(!found.is_empty(), "{words}");
+        found.into_iter().for_each(kill);
+    }
+    wait_until("all to end", || machine.processes().is_empty());
 }

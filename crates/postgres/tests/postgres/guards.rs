@@ -32,7 +32,7 @@ fn lines(machine: &Machine) -> Vec<String> {
 }
 
 /// The processes of a machine with these words, separated by nul, in their command line.
-fn running(machine: &Machine, words: &str) -> Vec<u32> {
+pub fn running(machine: &Machine, words: &str) -> Vec<u32> {
     let line = |pid: &u32| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let has = |pid: &u32| String::from_utf8_lossy(&line(pid)).contains(words);
     machine.processes().into_iter().filter(has).collect()
