@@ -5,9 +5,9 @@
 
 pub mod answer;
 pub mod backend;
-pub mod backoff;
 pub mod duration;
 pub mod event;
+pub mod exponential_backoff;
 pub mod filter;
 mod json;
 pub mod key;

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use super::{Access, Files, identity};
 use crate::error::{Error, IoContext, Result};
-use crate::model::backoff::Backoff;
+use crate::model::exponential_backoff::ExponentialBackoff;
 
 /// A held lock. Dropping it closes this copy; [`Lock::release`] unlocks all copies.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Lock {
         };
         let file = file.at("lock", &path)?;
         let began = Instant::now();
-        let mut backoff = Backoff::new(Duration::from_micros(100), Duration::from_millis(5));
+        let mut backoff = ExponentialBackoff::new(Duration::from_micros(100), Duration::from_millis(5));
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(Lock(file)),

@@ -1,4 +1,4 @@
-//! What a living handler says about an event: a line of JSON on its standard output.
+//! What a handler that is kept says about an event: a line of JSON on its standard output.
 
 use std::time::Duration;
 

@@ -69,7 +69,7 @@ pub enum Task {
     /// The retry of a dead letter.
     DeadLetter(i64),
     /// One event after another, by a handler that is kept.
-    Living,
+    Kept,
 }
 
 /// A request to end a run.
@@ -330,7 +330,7 @@ pub fn apply_outcome(before: &RunState, options: &Options, ended: &Ended) -> Out
         deferred: 0,
         ..before.idle()
     };
-    if succeeded && !matches!(ended.task, Task::Wake | Task::Living) && !ended.rewound {
+    if succeeded && !matches!(ended.task, Task::Wake | Task::Kept) && !ended.rewound {
         (state.dead_streak, state.judged_streak) = (0, 0);
     }
     if cut_short {

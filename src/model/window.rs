@@ -1,4 +1,4 @@
-//! Which events a living handler may be given, and which it has: the rule, without the handler.
+//! Which events a handler that is kept may be given, and which it has: the rule, without the handler.
 //!
 //! At most `size` events are unanswered at a time, and they finish in any order. With a size of one they are handled in
 //! order: an event that waits holds back all after it. After a handler has ended with unanswered events, these are given
@@ -31,7 +31,7 @@ pub enum Turn {
     Wait(Time),
 }
 
-/// The events at a living handler.
+/// The events at a handler that is kept.
 #[derive(Debug, Clone)]
 pub struct Window {
     size: usize,

@@ -166,13 +166,9 @@ pub fn start(
 }
 
 /// Starts a handler that is kept, with the pipes to and from it.
-pub fn start_living(
-    files: &Files,
-    subscription: &Subscription,
-    terms: Terms<'_>,
-) -> Result<(Running, Pipes)> {
+pub fn start_kept(files: &Files, subscription: &Subscription, terms: Terms<'_>) -> Result<(Running, Pipes)> {
     let failed = |source| Error::Spawn { what: "the handler", source };
-    let output = open_output(files, subscription, Task::Living);
+    let output = open_output(files, subscription, Task::Kept);
     let (pipes, Ends { stdin, stdout, stderr }) = Pipes::new().map_err(failed)?;
     let mut command = command(files, subscription);
     if let Some(epoch) = terms.epoch {
@@ -387,13 +383,13 @@ impl Output {
 
     fn begin(&mut self, subscription: &Subscription, task: Task) {
         let given = match task {
-            Task::Wake | Task::Living => String::new(),
+            Task::Wake | Task::Kept => String::new(),
             Task::Batch(last) => format!(" events upto={last}"),
             Task::Single(id) => format!(" event id={id}"),
             Task::DeadLetter(id) => format!(" dead letter id={id}"),
         };
         let attempt = match task {
-            Task::Living => String::new(),
+            Task::Kept => String::new(),
             _ => format!(" attempt={}", subscription.state.attempts),
         };
         self.note(&format!("begins{attempt}{given}"));

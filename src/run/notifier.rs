@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use sha1::{Digest, Sha1};
 
 use super::spawn;
-use crate::model::backoff::Backoff;
+use crate::model::exponential_backoff::ExponentialBackoff;
 use crate::model::location::Location;
 
 /// How long a notifier may take to answer before it is killed.
@@ -70,7 +70,7 @@ pub fn ask(program: &Path, word: &str, location: &Location, source: &str) -> Ans
 /// library must not handle SIGCHLD.
 fn wait(child: &mut Child) -> io::Result<Option<ExitStatus>> {
     let end = Instant::now() + ANSWER_LIMIT;
-    let mut backoff = Backoff::new(Duration::from_micros(500), Duration::from_millis(10));
+    let mut backoff = ExponentialBackoff::new(Duration::from_micros(500), Duration::from_millis(10));
     loop {
         let status = child.try_wait()?;
         if status.is_some() || Instant::now() >= end {

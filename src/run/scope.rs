@@ -9,7 +9,7 @@ use crate::error::{IoContext, Result};
 use crate::files::stamp::Stamp;
 use crate::files::watch::LOOK_EVERY;
 use crate::files::{absolute, absolute_location};
-use crate::model::backoff::Backoff;
+use crate::model::exponential_backoff::ExponentialBackoff;
 use crate::model::location::Location;
 use crate::queue::locations;
 
@@ -38,7 +38,7 @@ struct Server {
     /// When to list them again.
     due: Instant,
     /// The pauses before that if it fails.
-    backoff: Backoff,
+    backoff: ExponentialBackoff,
 }
 
 impl<'a> Listing<'a> {
@@ -51,7 +51,7 @@ impl<'a> Listing<'a> {
             match locations::threads(location) {
                 Some(Err(error)) if !error.may_pass() => return Err(error),
                 Some(_) => {
-                    let backoff = Backoff::new(LOOK_EVERY, location.backend().longest_pause);
+                    let backoff = ExponentialBackoff::new(LOOK_EVERY, location.backend().longest_pause);
                     let (location, due) = (location.clone(), Instant::now());
                     servers.push(Server { location, threads: None, due, backoff });
                 }

@@ -19,7 +19,7 @@ use crate::files::lock::Lock;
 use crate::files::log::log;
 use crate::files::stamp::Stamp;
 use crate::files::watch::{LOOK_EVERY, PAUSE, Watcher};
-use crate::model::backoff::Backoff;
+use crate::model::exponential_backoff::ExponentialBackoff;
 use crate::model::location::Location;
 use crate::model::subscription::ConsumerId;
 use crate::queue::Queue;
@@ -81,7 +81,7 @@ pub(super) struct Followed {
     /// The time of the last look.
     pub looked: Option<Instant>,
     /// The pauses before a failed look is retried.
-    backoff: Backoff,
+    backoff: ExponentialBackoff,
     /// The thread could not be opened at the last look.
     is_away: bool,
     /// Consumers that were due at the last look, and were started or skipped.
@@ -293,7 +293,7 @@ impl<'a> Starter<'a> {
             due: Some(Instant::now()),
             lets_finish: if location.backend().is_pushed_to_here { PAUSE } else { Duration::ZERO },
             looked: None,
-            backoff: Backoff::new(LOOK_EVERY, location.backend().longest_pause),
+            backoff: ExponentialBackoff::new(LOOK_EVERY, location.backend().longest_pause),
             is_away: false,
             busy: Vec::new(),
             queued: false,

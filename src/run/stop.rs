@@ -13,9 +13,9 @@ use chrono::Utc;
 use rustix::process::Signal;
 
 use super::control::{notify_supervisors, update};
+use super::leftovers::{self, variables};
 use super::outcome::{End, record_end, record_end_of_wait};
 use super::process::{self, Ending, Liveness, handler_of, supervisor_of};
-use super::rest::{self, variables};
 use crate::error::{Error, Result};
 use crate::model::run::{Exit, Phase, ProcessId, RunState, StopRequest};
 use crate::model::subscription::{ConsumerId, Subscription};
@@ -222,7 +222,7 @@ fn left_of(queue: &Queue, subscription: &Subscription, group: Option<&ProcessId>
     let members = match group {
         Some(handler) => process::members_of(handler.pid),
         // Its first process may have ended before the others.
-        None => rest::of_handler(&queue.files, subscription, |pid| holders.iter().any(|h| h.pid == pid)),
+        None => leftovers::of_handler(&queue.files, subscription, |pid| holders.iter().any(|h| h.pid == pid)),
     };
     holders.into_iter().filter(|holder| process::was_given(holder.pid, &given)).chain(members).collect()
 }

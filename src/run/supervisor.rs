@@ -7,7 +7,7 @@
 //! background cannot hold the next run's lock. The database is not open while a handler runs for long.
 
 mod guarded;
-mod living;
+mod kept;
 mod runs;
 
 use std::cell::Cell;
@@ -29,7 +29,7 @@ use crate::files::lock::Lock;
 use crate::files::log::log;
 use crate::files::watch::{LOOK_EVERY, Watcher};
 use crate::files::{COMMIT, CONTROL, Files};
-use crate::model::backoff::Backoff;
+use crate::model::exponential_backoff::ExponentialBackoff;
 use crate::model::location::Location;
 use crate::model::run::{Exit, Phase, RunState, Task};
 use crate::model::subscription::{ConsumerId, Subscription};
@@ -192,7 +192,7 @@ impl Supervisor<'_> {
                     return self.retrying(|| release(&mut queue, &subscription, true));
                 }
                 NextStep::Start(start) if subscription.options.finishes_singly() => {
-                    self.run_living(queue, &subscription, start, lock)?
+                    self.run_kept(queue, &subscription, start, lock)?
                 }
                 NextStep::Start(start) => self.run_handlers(queue, &subscription, start, lock)?,
             };
@@ -213,8 +213,8 @@ impl Supervisor<'_> {
     ) -> Result<Option<Subscription>> {
         log!(queue, Warn, "dispatch: consumer={} abandoned by its supervisor", self.consumer);
         self.end_rest(subscription);
-        if subscription.state.task == Some(Task::Living) {
-            return self.record_abandoned_living(queue, subscription);
+        if subscription.state.task == Some(Task::Kept) {
+            return self.record_abandoned_kept(queue, subscription);
         }
         let began = subscription.state.since.unwrap_or_else(Utc::now).min(Utc::now());
         let end = End { exit: Exit::Unknown, interrupted: false, output: "", span: None, at: began };
@@ -226,7 +226,7 @@ impl Supervisor<'_> {
     fn attend(&self) -> Result<()> {
         let program = std::env::current_exe().at("find the program of", self.files.path())?;
         let launcher = Launcher { program, waking: WakeBy::Dispatch };
-        let mut backoff = Backoff::new(Duration::from_millis(100), LONGEST_PAUSE);
+        let mut backoff = ExponentialBackoff::new(Duration::from_millis(100), LONGEST_PAUSE);
         loop {
             match self.retrying(|| attend::attend(self.files, &launcher)) {
                 // Nobody else would know of the wait.
@@ -314,7 +314,7 @@ impl Supervisor<'_> {
     /// Retries `work`, with growing pauses, while the disk is full or the database locked: the outcome of a
     /// run must not be lost because of that, nor a run that is due be left to the next push.
     fn retrying<T>(&self, mut work: impl FnMut() -> Result<T>) -> Result<T> {
-        let mut backoff = Backoff::new(Duration::from_millis(100), LONGEST_PAUSE);
+        let mut backoff = ExponentialBackoff::new(Duration::from_millis(100), LONGEST_PAUSE);
         loop {
             match work() {
                 Err(e) if e.may_pass() && self.files.still_there() && self.may_wait() => {

@@ -20,7 +20,7 @@ use crate::files::lock::Lock;
 use crate::files::log::log;
 use crate::files::watch::{LOOK_EVERY, Watcher};
 use crate::files::{CONTROL, Files};
-use crate::model::backoff::Backoff;
+use crate::model::exponential_backoff::ExponentialBackoff;
 use crate::model::ledger::{EventWait, Ledger, LedgerChange};
 use crate::model::location::Location;
 use crate::model::run::{Phase, RunState};
@@ -107,7 +107,7 @@ impl Timer<'_> {
 
     /// Starts what is due. Returns the wait that ends next; `None` if nothing waits.
     fn look(&mut self) -> Result<Option<Wait>> {
-        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        let mut backoff = ExponentialBackoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         while self.files.still_there() {
             match self.start() {
                 Err(e) if e.may_pass() => log!(self.files, Warn, "timer: tries again: {e}"),

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::files::lock::Lock;
 use crate::files::log::log;
 use crate::files::{COMMIT, Files};
-use crate::model::backoff::Backoff;
+use crate::model::exponential_backoff::ExponentialBackoff;
 use crate::model::location::Location;
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::queue::Queue;
@@ -176,7 +176,7 @@ pub unsafe fn in_background(
 /// Starts all consumers that are due, without a time limit, and retries with growing pauses after failures
 /// that may pass. Returns the final result for each consumer; empty if the thread is gone.
 fn start_with_retries(files: &Files, launcher: &Launcher) -> Result<Vec<(ConsumerId, Dispatched)>> {
-    let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+    let mut backoff = ExponentialBackoff::new(FIRST_PAUSE, LONGEST_PAUSE);
     while files.still_there() {
         let started = Queue::open(files.location()).and_then(|mut queue| {
             let all = queue.store.subscriptions()?;

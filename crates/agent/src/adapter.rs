@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use thread::files::log::Level;
 use thread::files::stamp::Stamp;
-use thread::model::backoff::Backoff;
+use thread::model::exponential_backoff::ExponentialBackoff;
 use thread::model::filter::{Filter, Scope};
 use thread::model::run::ProcessId;
 use thread::model::subscription::{ConsumerId, Subscription};
@@ -371,7 +371,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 fn watch(queue: &Queue, send: SyncSender<LoopEvent>) {
     let (watcher, files) = (queue.watcher(), queue.files().clone());
     std::thread::spawn(move || {
-        let (mut seen, mut backoff) = (None, Backoff::new(LOOK_EVERY, LONGEST_PAUSE));
+        let (mut seen, mut backoff) = (None, ExponentialBackoff::new(LOOK_EVERY, LONGEST_PAUSE));
         loop {
             let noticed = watcher.wait(backoff.pause(), None);
             let stamp = Stamp::of(files.location(), files.path());

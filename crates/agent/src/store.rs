@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use thread::error::DatabaseErrorKind;
 use thread::files::log::Level;
-use thread::model::backoff::Backoff;
+use thread::model::exponential_backoff::ExponentialBackoff;
 use thread::model::subscription::ConsumerId;
 use thread::queue::{Remaining, Selection};
 use thread::run::wake::wake_others;
@@ -38,7 +38,7 @@ pub fn store(
     mut events: Vec<NewEvent<'static>>,
     stop: &AtomicBool,
 ) -> Result<()> {
-    let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
+    let mut backoff = ExponentialBackoff::new(FIRST_WAIT, LONGEST_WAIT);
     // The newest id before the first try, and whether a try since then may have succeeded unnoticed.
     let (mut before, mut in_doubt) = (None, false);
     while !events.is_empty() {

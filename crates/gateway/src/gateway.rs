@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use thread::Queue;
-use thread::model::backoff::Backoff;
+use thread::model::exponential_backoff::ExponentialBackoff;
 use thread::run::Launcher;
 use thread_sessions::{Catalogue, Kind, RequestError, Result, Root, SessionId};
 use tokio::sync::watch;
@@ -119,7 +119,7 @@ impl Gateway {
         let root = self.root.clone();
         let deletion = self.pool().run(session, Kind::Write, move || begin_deletion(&root, session)).await?;
         let (deletion, mut backoff) =
-            (Arc::new(Mutex::new(deletion)), Backoff::new(FIRST_STEP, LONGEST_STEP));
+            (Arc::new(Mutex::new(deletion)), ExponentialBackoff::new(FIRST_STEP, LONGEST_STEP));
         loop {
             let (root, deletion) = (self.root.clone(), deletion.clone());
             let step =

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use fallible_iterator::FallibleIterator;
 use thread::files::{COMMIT, CONTROL};
-use thread::model::backoff::Backoff;
+use thread::model::exponential_backoff::ExponentialBackoff;
 use thread::model::location::Location;
 use thread::store::Notice;
 
@@ -68,7 +68,7 @@ pub fn listen(location: &Location) {
 }
 
 fn run(target: &Target, lock: &PathBuf) -> ! {
-    let mut backoff = Backoff::new(TRY_EVERY, LONGEST_PAUSE);
+    let mut backoff = ExponentialBackoff::new(TRY_EVERY, LONGEST_PAUSE);
     loop {
         let followed = match try_lock(lock) {
             Ok(Some(_lock)) => Some(follow(target)),

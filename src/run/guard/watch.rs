@@ -20,7 +20,7 @@ use crate::model::location::Location;
 use crate::model::run::ProcessId;
 use crate::model::subscription::ConsumerId;
 use crate::queue::locations::files_of;
-use crate::run::{process, rest};
+use crate::run::{leftovers, process};
 
 /// Polling interval for processes that were killed.
 const ENDING_STEP: Duration = Duration::from_millis(10);
@@ -123,7 +123,7 @@ fn wait(link: &OwnedFd, alarm: Option<&OwnedFd>, is_open: bool, longest: Option<
 /// Kills what is guarded: the members of the group, and whoever left it but certainly belongs to the same lease, such as
 /// an agent, which has a group of its own. Returns whether any of them were still running.
 fn kill(guarded: &Message, location: &Location, consumer: &ConsumerId, files: Option<&Files>) -> bool {
-    let mut given = rest::variables(location, consumer);
+    let mut given = leftovers::variables(location, consumer);
     if guarded.epoch != 0 {
         given.push(format!("THREAD_EPOCH={}", guarded.epoch).into_bytes());
     }

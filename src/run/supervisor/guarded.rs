@@ -11,14 +11,14 @@ use crate::model::run::Exit;
 use crate::model::subscription::Subscription;
 use crate::run::guard::Deadline;
 use crate::run::handler::{REST_GRACE, Running, Terms};
-use crate::run::{process, rest};
+use crate::run::{leftovers, process};
 
 /// How long processes that were killed may take to disappear.
 const MARGIN: Duration = Duration::from_secs(5);
 
 impl Supervisor<'_> {
     /// What a handler that is kept is started with: it ends with its supervisor, as nobody else hears it.
-    pub(super) fn living_terms<'t>(&'t self, lock: &'t Lock) -> Terms<'t> {
+    pub(super) fn kept_terms<'t>(&'t self, lock: &'t Lock) -> Terms<'t> {
         Terms { guard: Some((&self.guard, self.guarded_until())), ..self.terms(lock) }
     }
 
@@ -56,7 +56,7 @@ impl Supervisor<'_> {
     /// Ends what is left of a run whose supervisor was killed. Its handler is no longer at work, or no longer has the
     /// lock, which this process has.
     pub(super) fn end_rest(&self, subscription: &Subscription) {
-        let find = || rest::of_handler(self.files, subscription, |_| false);
+        let find = || leftovers::of_handler(self.files, subscription, |_| false);
         let left = process::end(find, Signal::TERM, REST_GRACE, REST_GRACE + MARGIN);
         for process in left {
             let (consumer, pid) = (self.consumer, process.pid);

@@ -177,7 +177,7 @@ impl Supervisor<'_> {
     pub(super) fn started(&self, found: &Subscription, given: &NextTask, newest: i64) -> RunState {
         let (task, events) = (given.task, given.events);
         // A dead letter is tried once; that does not count as an attempt at the pending events.
-        let attempt = u32::from(!matches!(task, Task::DeadLetter(_) | Task::Living));
+        let attempt = u32::from(!matches!(task, Task::DeadLetter(_) | Task::Kept));
         // Attempts at an event that the cursor has passed since are not those at the next one.
         let is_past = found.last_acked_id != found.state.start_cursor;
         let before = if is_past { 0 } else { found.state.attempts };

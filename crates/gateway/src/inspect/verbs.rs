@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use thread::files::log::Level;
-use thread::model::backoff::Backoff;
 use thread::model::event::NewEvent;
+use thread::model::exponential_backoff::ExponentialBackoff;
 use thread::model::position::Position;
 use thread::model::run::{Deliver, StopRequest};
 use thread::model::subscription::ConsumerId;
@@ -78,7 +78,7 @@ impl Inspector {
                 // Even if the client leaves: a run that has lost its supervisor is ended from here.
                 let waiting = tokio::spawn(async move {
                     let _turn = turn;
-                    let mut backoff = Backoff::new(FIRST_LOOK, LOOK_EVERY);
+                    let mut backoff = ExponentialBackoff::new(FIRST_LOOK, LOOK_EVERY);
                     loop {
                         tokio::time::sleep(backoff.pause()).await;
                         match inspector.step(&id, &consumer, request, &stopping).await {

@@ -8,7 +8,7 @@
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-use thread::model::backoff::Backoff;
+use thread::model::exponential_backoff::ExponentialBackoff;
 use thread_sessions::turns::{Threads, Turns};
 use thread_sessions::{Kind, RequestError, Result, SessionId};
 
@@ -80,7 +80,7 @@ impl<I: Clone + Eq + Hash> BlockingPool<I> {
         kind: Kind,
         mut work: impl FnMut() -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let (began, mut backoff) = (Instant::now(), Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
+        let (began, mut backoff) = (Instant::now(), ExponentialBackoff::new(FIRST_PAUSE, LONGEST_PAUSE));
         loop {
             let once = move || {
                 let done = work();

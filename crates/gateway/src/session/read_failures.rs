@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use thread::model::backoff::Backoff;
+use thread::model::exponential_backoff::ExponentialBackoff;
 use thread_sessions::{RequestError, SessionId};
 
 const FIRST: Duration = Duration::from_millis(250);
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// Failures since a session was last read.
-pub struct ReadFailures(Backoff);
+pub struct ReadFailures(ExponentialBackoff);
 
 impl ReadFailures {
     pub const fn none() -> ReadFailures {
-        ReadFailures(Backoff::new(FIRST, LONGEST))
+        ReadFailures(ExponentialBackoff::new(FIRST, LONGEST))
     }
 
     /// Waits until it is time to try again.

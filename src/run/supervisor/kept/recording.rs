@@ -27,7 +27,7 @@ enum Then {
 impl Supervisor<'_> {
     /// The state of a consumer whose handler was kept, and whose supervisor was killed. What the handler had is not
     /// known; if it had finished nothing, the oldest event that is pending has used an attempt.
-    pub(in crate::run::supervisor) fn record_abandoned_living(
+    pub(in crate::run::supervisor) fn record_abandoned_kept(
         &self,
         queue: &mut Queue,
         subscription: &Subscription,

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 /// The pauses of one thing that is tried again and again.
 #[derive(Debug, Clone, Copy)]
-pub struct Backoff {
+pub struct ExponentialBackoff {
     first: Duration,
     longest: Duration,
     next: Duration,
 }
 
-impl Backoff {
-    pub const fn new(first: Duration, longest: Duration) -> Backoff {
-        Backoff { first, longest, next: first }
+impl ExponentialBackoff {
+    pub const fn new(first: Duration, longest: Duration) -> ExponentialBackoff {
+        ExponentialBackoff { first, longest, next: first }
     }
 
     /// The pause before the next try. The one after it is twice as long, up to the longest.
@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_the_longest_and_begin_again() {
-        let mut backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(7));
+        let mut backoff = ExponentialBackoff::new(Duration::from_millis(2), Duration::from_millis(7));
         let pauses: Vec<u128> = (0..4).map(|_| backoff.pause().as_millis()).collect();
         assert_eq!(pauses, [2, 4, 7, 7]);
         assert!(!backoff.is_first());

@@ -106,7 +106,7 @@ struct Desk<'s, 'a> {
 
 impl Supervisor<'_> {
     /// Starts the handler and gives it events as long as there are any, and some time longer.
-    pub(super) fn run_living(
+    pub(super) fn run_kept(
         &self,
         mut queue: Queue,
         found: &Subscription,
@@ -116,13 +116,13 @@ impl Supervisor<'_> {
         if self.shutdown.requests() > 0 {
             return Ok(Next::Unlock);
         }
-        let given = NextTask { task: Task::Living, events: 0, stdin: None };
+        let given = NextTask { task: Task::Kept, events: 0, stdin: None };
         let update =
             RunUpdate::state(RunState { handler: None, ..self.started(found, &given, start.newest) });
         let Some(mut subscription) = self.retrying(|| queue.store.update_run(found, &update))? else {
             return Ok(Next::Again);
         };
-        let started = handler::start_living(self.files, &subscription, self.living_terms(lock));
+        let started = handler::start_kept(self.files, &subscription, self.kept_terms(lock));
         let (mut running, mut pipes) = match started {
             Ok(started) => started,
             Err(failed) => {
