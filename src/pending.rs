@@ -122,7 +122,9 @@ fn scan_with(
     let newest = store.newest()?;
     let filter = checked_filter(subscription)?;
     let mut found = PendingScan { newest, ..PendingScan::default() };
-    let (mut after, now) = (subscription.scanned_upto(ledger.cursor()), Utc::now());
+    // Whoever asks for what is newer than an event gives that as the cursor.
+    let cursor = ledger.cursor().max(subscription.last_acked_id);
+    let (mut after, now) = (subscription.scanned_upto(cursor), Utc::now());
     while after < newest {
         let next = match &filter {
             Some(filter) => {

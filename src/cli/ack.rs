@@ -52,8 +52,9 @@ impl Ack {
             );
         }
         if subscription.options.finishes_singly() {
-            ids.iter_mut().for_each(|id| *id = newest.min(*id));
-            let after = settle::ack(&mut queue, &consumer, &ids)?;
+            let all = ids.iter().any(|id| *id > newest).then_some(newest);
+            ids.retain(|id| *id <= newest);
+            let after = settle::ack(&mut queue, &consumer, &ids, all)?;
             return print_cursor(&consumer, after.last_acked_id, globals);
         }
         if ids.len() > 1 {

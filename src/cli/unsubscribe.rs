@@ -9,9 +9,9 @@ use crate::run::control::notify_supervisors;
 
 /// Remove a consumer's subscription
 ///
-/// A run under way finishes and is not followed by another. The cursor and dead letters stay: if it is subscribed
-/// again, the consumer continues at its cursor. `thread logs` still shows what the handler printed last; older,
-/// rotated output is removed.
+/// A run under way finishes and is not followed by another; a handler that is kept has ten seconds for that. The cursor
+/// and dead letters stay: if it is subscribed again, the consumer continues at its cursor. `thread logs` still shows what
+/// the handler printed last; older, rotated output is removed.
 #[derive(Args)]
 #[command(after_help = "Example:\n  thread unsubscribe -t inbox bot")]
 pub struct Unsubscribe {

@@ -9,6 +9,15 @@ use super::duration;
 /// The longest line that may be an answer, in bytes.
 pub const LONGEST: usize = 64 * 1024;
 
+const KEYS: [&str; 3] = ["ack", "nack", "reject"];
+
+/// Whether text that is no JSON was probably meant as an answer: its first word is one of the keys.
+fn is_meant(line: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(line);
+    let mut words = text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    words.next().is_some_and(|first| KEYS.contains(&first))
+}
+
 /// What to do with an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
@@ -53,8 +62,10 @@ impl Answer {
             return Ok(None);
         }
         // Output may be JSON, too.
-        let Ok(serde_json::Value::Object(object)) = serde_json::from_slice(line) else { return Ok(None) };
-        if !["ack", "nack", "reject"].iter().any(|key| object.contains_key(*key)) {
+        let Ok(serde_json::Value::Object(object)) = serde_json::from_slice(line) else {
+            return if is_meant(line) { Err("it is not a line of JSON".to_owned()) } else { Ok(None) };
+        };
+        if !KEYS.iter().any(|key| object.contains_key(*key)) {
             return Ok(None);
         }
         let line: Line = serde_json::from_value(object.into()).map_err(|e| e.to_string())?;
@@ -62,9 +73,12 @@ impl Answer {
         let (id, verdict) = match (line.ack, line.nack, line.reject) {
             (Some(id), None, None) => (id, Verdict::Ack),
             (None, Some(id), None) => {
-                // A number is seconds.
-                let delay =
-                    line.delay.map(|delay| delay.as_str().map_or_else(|| delay.to_string(), str::to_owned));
+                // A number is seconds, and may have a fraction.
+                let delay = line.delay.map(|delay| match (delay.as_str(), delay.as_f64()) {
+                    (Some(text), _) => text.to_owned(),
+                    (None, Some(seconds)) if !delay.is_u64() => format!("{:.0}ms", seconds * 1000.0),
+                    _ => delay.to_string(),
+                });
                 let delay = delay.as_deref().map(duration::parse).transpose()?;
                 (id, Verdict::Nack { delay, counts: line.attempt.unwrap_or(true), error })
             }
@@ -85,7 +99,7 @@ mod tests {
         let ack = |id| Ok(Some(Answer { id, verdict: Verdict::Ack }));
         assert_eq!(parse(r#"{"ack":17}"#), ack(17));
         assert_eq!(parse(" {\"ack\":17,\"more\":[1]} \r"), ack(17));
-        for output in ["", "ack 17", "17", "[17]", "{", "{}", r#"{"message":"ack"}"#, "{\"ack\":17"] {
+        for output in ["", "ack 17", "17", "[17]", "{", "{}", r#"{"message":"ack"}"#, "{message: ack}"] {
             assert_eq!(parse(output), Ok(None), "{output}");
         }
         assert_eq!(parse(&format!("{{\"ack\":17,\"x\":\"{}\"}}", "x".repeat(LONGEST))), Ok(None));
@@ -95,7 +109,11 @@ mod tests {
             r#"{"ack":null}"#,
             r#"{"ack":1,"nack":1}"#,
             r#"{"nack":1,"delay":"soon"}"#,
-            r#"{"nack":1,"delay":1.5}"#,
+            r#"{"nack":1,"delay":-1.5}"#,
+            r#"{"nack":1,"delay":1e300}"#,
+            "{\"ack\":17",
+            "{'ack': 17}",
+            r#"{"ack":17}{"ack":18}"#,
             r#"{"nack":1,"delay":[30]}"#,
             r#"{"reject":1,"error":1}"#,
             r#"{"ack":99999999999999999999}"#,
@@ -109,6 +127,8 @@ mod tests {
         assert_eq!(parse(r#"{"nack":1}"#), nack(None, true, ""));
         assert_eq!(parse(r#"{"nack":1,"delay":"30s","error":"e"}"#), nack(Some(30), true, "e"));
         assert_eq!(parse(r#"{"nack":1,"delay":30,"error":"e"}"#), nack(Some(30), true, "e"));
+        let soon = Verdict::Nack { delay: Some(Duration::from_millis(1500)), counts: true, error: "".into() };
+        assert_eq!(parse(r#"{"nack":1,"delay":1.5}"#), Ok(Some(Answer { id: 1, verdict: soon })));
         assert_eq!(parse(r#"{"nack":1,"delay":"2m","attempt":false}"#), nack(Some(120), false, ""));
         let reject = Verdict::Reject { error: "bad".into() };
         assert_eq!(parse(r#"{"reject":1,"error":"bad"}"#), Ok(Some(Answer { id: 1, verdict: reject })));

@@ -202,11 +202,15 @@ impl Window {
             self.change(change);
         }
         self.by_end.clear();
-        // What the handler has keeps its place until it is answered, even if it was finished by somebody else.
+        // Somebody else may have finished an event that waits, or one that the handler has.
         let ledger = &self.ledger;
-        let is_over = |id: &i64, open: &mut Open| !open.is_given && !ledger.waits().contains_key(id);
+        let is_over = |id: &i64, open: &mut Open| match open.is_given {
+            true => ledger.finished_upto(*id).is_some(),
+            false => !ledger.waits().contains_key(id),
+        };
         let over: Vec<(i64, Open)> = self.open.extract_if(.., is_over).collect();
-        for (last, Open { from: first, .. }) in over {
+        for (last, Open { from: first, is_given }) in over {
+            self.given -= usize::from(is_given);
             self.change(LedgerChange::Finish { first, last });
         }
         let ledger = &self.ledger;
@@ -352,6 +356,7 @@ mod tests {
             self.acked.insert(id);
             self.stored.apply(&LedgerChange::Finish { first: id, last: id });
             self.window.reload(self.stored.clone());
+            self.given.retain(|id| self.stored.finished_upto(*id).is_none());
             assert_eq!(self.window.given(), self.given.len());
         }
     }

@@ -252,16 +252,15 @@ impl Running {
     }
 
     /// Writes a line about the handler to its log.
-    pub fn note(&mut self, text: &str) {
-        if let Some(output) = &mut self.output {
-            output.note(text);
-        }
+    pub fn note(&mut self, files: &Files, subscription: &Subscription, text: &str) {
+        self.log_output(files, subscription, format!("=== {} {text}\n", time::now()).as_bytes());
     }
 
-    /// The last part of what the handler has printed.
+    /// The last part of what the handler has printed, without the notes in between.
     pub fn last_output(&mut self) -> String {
         let tail = self.output.as_mut().and_then(|output| output.tail().ok()).unwrap_or_default();
-        tail.trim_end().to_owned()
+        let lines: Vec<&str> = tail.lines().filter(|line| !line.starts_with("=== ")).collect();
+        lines.join("\n").trim_end().to_owned()
     }
 
     /// Whether it is being ended.

@@ -4,6 +4,7 @@
 use crate::error::{Error, Result};
 use crate::files::Files;
 use crate::files::log::{Quoted, log};
+use crate::model::ledger::LedgerChange;
 use crate::model::run::{
     Deliver, Ended, Exit, Outcome, Phase, Run, RunState, STOPPED, Span, Task, apply_outcome,
 };
@@ -117,10 +118,16 @@ fn scan_past(queue: &mut Queue, moved: &Subscription) -> Result<PendingScan> {
 /// then nothing is recorded.
 pub fn record_end_of_wait(queue: &mut Queue, waiting: &Subscription) -> Result<Option<Subscription>> {
     let newest = queue.store.newest()?;
-    let acknowledge = skipped(queue, waiting)?;
     let mut state = waiting.state.idle().stalled(STOPPED);
     state.start_newest = state.start_newest.max(newest);
-    let update = RunUpdate { acknowledge, cancel_retries: true, durable: true, ..RunUpdate::state(state) };
+    let mut update = RunUpdate { cancel_retries: true, durable: true, ..RunUpdate::state(state) };
+    if !waiting.options.finishes_singly() {
+        update.acknowledge = skipped(queue, waiting)?;
+    } else if waiting.state.stop.is_some_and(|stop| stop.skip) {
+        let waits = queue.store.ledger(&waiting.consumer)?;
+        update.ledger =
+            waits.waits().keys().map(|id| LedgerChange::Finish { first: *id, last: *id }).collect();
+    }
     queue.store.update_run(waiting, &update)
 }
 

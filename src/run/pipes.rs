@@ -102,6 +102,10 @@ impl Pipes {
             if self.is_closing {
                 self.stdin = None;
             }
+        } else if self.written > self.outbox.len() / 2 {
+            // While there is always more to give, it is never empty.
+            self.outbox.drain(..self.written);
+            self.written = 0;
         }
     }
 

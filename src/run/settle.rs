@@ -63,6 +63,11 @@ pub fn fail(
     dead_letters: &mut Vec<DeadLetterUpdate>,
     runs: &mut Vec<Run>,
 ) -> Option<String> {
+    if window.ledger().finished_upto(id).is_some() {
+        // By somebody else, in the meantime.
+        window.finish(id);
+        return None;
+    }
     let Failed { exit, counts, judged, delay, error, at: now } = failed;
     let options = &current.options;
     let (attempts, deferred) = window.tried(id);
@@ -107,18 +112,24 @@ pub fn fail(
     stalls
 }
 
-/// Finishes exactly these events, for a consumer that finishes events singly.
+/// Finishes exactly these events, and with `upto` all up to that one, for a consumer that finishes events singly.
 ///
 /// # Errors
 ///
 /// [`Error::UnknownConsumer`].
-pub fn ack(queue: &mut Queue, consumer: &ConsumerId, ids: &[i64]) -> Result<Subscription> {
-    let finish = |id: &i64| LedgerChange::Finish { first: *id, last: *id };
-    let ledger: Vec<LedgerChange> = ids.iter().map(finish).collect();
+pub fn ack(queue: &mut Queue, consumer: &ConsumerId, ids: &[i64], upto: Option<i64>) -> Result<Subscription> {
+    let all = upto.map(|last| LedgerChange::Finish { first: 1, last });
+    let each = ids.iter().map(|id| LedgerChange::Finish { first: *id, last: *id });
+    let ledger: Vec<LedgerChange> = all.into_iter().chain(each).collect();
     let changed = change(queue, consumer, |current| {
         Ok(RunUpdate { ledger: ledger.clone(), ..RunUpdate::state(current.state.clone()) })
     })?;
-    log!(queue, Info, "ack: consumer={consumer} ids={ids:?} last_acked_id={}", changed.last_acked_id);
+    log!(
+        queue,
+        Info,
+        "ack: consumer={consumer} ids={ids:?} upto={upto:?} last_acked_id={}",
+        changed.last_acked_id
+    );
     Ok(changed)
 }
 
@@ -174,7 +185,7 @@ fn fail_by_hand(
         Some(filter) => queue.matches(id, &filter)?,
         None => queue.event(id)?.is_some(),
     };
-    let ledger = queue.store.ledger(consumer)?;
+    let (ledger, newest) = (queue.store.ledger(consumer)?, queue.store.newest()?);
     if !is_one || ledger.finished_upto(id).is_some() {
         return Err(Error::NotPending { consumer: consumer.clone(), id });
     }
@@ -188,7 +199,9 @@ fn fail_by_hand(
         let state = tally.applied_to(&current.state);
         update.state = match stalls {
             // The handler of a run under way meets its own limit.
-            Some(why) if state.supervisor.is_none() => state.stalled(&why),
+            Some(why) if state.supervisor.is_none() => {
+                RunState { start_newest: newest, ..state.stalled(&why) }
+            }
             _ => state,
         };
         update.ledger = window.changes().to_vec();

@@ -111,6 +111,17 @@ impl Stopping {
                 if self.asked.is_some() {
                     return Ok(Some(Stopped::Done));
                 }
+                if state.phase == Phase::Idle && current.options.finishes_singly() {
+                    // Only its events wait.
+                    if queue.scan_pending(&current, None)?.wait.is_some() {
+                        let state = RunState { stop: Some(self.request), ..state.clone() };
+                        if record_end_of_wait(queue, &Subscription { state, ..current })?.is_some() {
+                            notify_supervisors(queue);
+                            return Ok(Some(Stopped::Done));
+                        }
+                        continue;
+                    }
+                }
                 let lock = queue.files.consumer_lock(consumer);
                 if !starting || process::holders_of(&queue.files, &lock).next().is_none() {
                     return Ok(Some(Stopped::NothingToStop));

@@ -98,6 +98,7 @@ pub fn subscribe(conn: &Connection, new: &NewSubscription) -> Result<Option<Move
         Some(before) if new.replace && new.is_like(&before) => return from(),
         Some(before) if new.replace => {
             conn.execute("DELETE FROM subscriptions WHERE consumer_id = ?", [consumer])?;
+            ledger::drop_waits(conn, &new.consumer)?;
             Some(to_json(&before.state.replaced()))
         }
         Some(_) => return Err(Error::AlreadySubscribed(new.consumer.clone()).into()),

@@ -221,7 +221,7 @@ fn only_answers_for_what_it_was_given_count() {
     wait_until("the answer", || number(&world, "pending") == 2);
     let log = handler_log(&world);
     assert_eq!(log.matches("an answer for event").count(), 3, "{log}");
-    assert_eq!(log.matches("=== not an answer: ").count(), 3, "{log}");
+    assert_eq!(log.matches("=== not an answer: ").count(), 4, "{log}");
     assert!(log.contains("\nack 1\n"), "{log}");
     assert_eq!((number(&world, "pending"), number(&world, "dead")), (2, 0));
 }
@@ -516,4 +516,214 @@ fn events_on_which_the_filter_fails_are_counted_while_the_handler_is_kept() {
     assert_eq!(given(&world), [1, 3, 5]);
     let logged = world.log().iter().filter(|line| line.contains("filter: consumer=bot id=")).count();
     assert_eq!(logged, 2, "{:?}", world.log());
+}
+
+fn state(world: &World) -> String {
+    world.consumer("bot")["state"].as_str().unwrap().to_owned()
+}
+
+fn starts(world: &World) -> usize {
+    world.log().iter().filter(|line| line.contains("consumer=bot spawned")).count()
+}
+
+fn push_many(world: &World, count: usize) {
+    world.off(["push", "--lines"]).stdin("x\n".repeat(count)).ok();
+}
+
+/// A look by somebody else changes nothing.
+fn stays_stalled(world: &World) {
+    wait_until("it to stall", || state(world) == "stalled");
+    let before = starts(world);
+    world.thread(["dispatch"]).ok();
+    world.wait_until_quiet();
+    assert_eq!((state(world), starts(world)), ("stalled".to_owned(), before));
+    // Something new is tried.
+    world.push("new");
+    wait_until("a start", || starts(world) > before);
+}
+
+#[test]
+fn a_stop_and_a_stall_hold_for_a_backlog_that_the_handler_has_not_seen() {
+    let world = World::with_thread();
+    push_many(&world, 5);
+    subscribe(&world, "exec sleep 1000", &["--batch-size", "2"]);
+    handler_pid(&world);
+    world.thread(["stop", "bot"]).ok();
+    stays_stalled(&world);
+    world.thread(["stop", "bot"]).ok();
+
+    for (handler, options) in [
+        ("while read -r e; do id=${e#*:}; echo \"{\\\"nack\\\":${id%%,*}}\"; done", ["--stall-after", "1"]),
+        ("read -r e; exit 1", ["--stall-after", "1"]),
+        ("/nonexistent", ["--stall-after", "10"]),
+    ] {
+        let world = World::with_thread();
+        push_many(&world, 6);
+        let options =
+            [&options[..], &["--batch-size", "1", "--max-attempts", "1", "--backoff", "10ms"]].concat();
+        subscribe(&world, handler, &options);
+        stays_stalled(&world);
+    }
+}
+
+#[test]
+fn a_stop_ends_the_wait_of_a_run_and_those_of_events() {
+    for handler in ["read -r e; exit 1", "read -r e; echo '{\"nack\":1,\"delay\":\"1h\"}'; cat"] {
+        let world = World::with_thread();
+        world.push("a");
+        subscribe(&world, handler, &["--backoff", "1h", "--idle", "10ms"]);
+        world.wait_until("it to wait", || state(&world) == "waiting");
+        assert_eq!(world.consumer("bot")["attempt"], 1);
+        world.thread(["stop", "bot"]).ok();
+        assert_eq!((state(&world).as_str(), number(&world, "pending")), ("stalled", 1));
+        world.thread(["resume", "bot"]).ok();
+        world.wait_until("it to wait again", || state(&world) == "waiting");
+        world.thread(["stop", "bot", "--skip"]).ok();
+        assert_eq!((state(&world).as_str(), number(&world, "pending")), ("stalled", 0));
+    }
+}
+
+#[test]
+fn a_replacement_forgets_the_waits_of_events() {
+    let world = World::with_thread();
+    subscribe(&world, "read -r e; echo '{\"nack\":1,\"delay\":\"1h\"}'; cat", &["--idle", "10ms"]);
+    world.push("a");
+    world.wait_until("it to wait", || state(&world) == "waiting");
+    subscribe(&world, "read -r e; echo '{\"ack\":1}'; cat", &["--replace"]);
+    finishes(&world, 1);
+}
+
+#[test]
+fn a_dead_letter_that_is_put_off_is_not_delivered_again_at_once() {
+    for (handler, by) in [
+        ("read -r e; exit 75", "1h"),
+        ("read -r e; echo '{\"nack\":1,\"attempt\":false,\"delay\":\"1h\"}'; exit 0", "1h"),
+    ] {
+        let world = World::with_thread();
+        subscribe(&world, "read -r e; echo '{\"reject\":1}'; cat", &["--idle", "10ms"]);
+        world.push("a");
+        wait_until("the dead letter", || number(&world, "dead") == 1);
+        world.wait_until_quiet();
+        subscribe(&world, handler, &["--replace", "--backoff", by]);
+        let before = starts(&world);
+        world.thread(["dead", "retry", "bot", "1"]).ok();
+        world.wait_until("it to wait", || state(&world) == "waiting");
+        world.thread(["dispatch"]).ok();
+        assert_eq!(starts(&world), before + 1, "{handler}");
+        assert_eq!(dead(&world)[0].1, 1, "{handler}");
+    }
+}
+
+#[test]
+fn a_handler_that_ends_before_it_reads_anything_uses_an_attempt_each_time() {
+    let world = World::with_thread();
+    subscribe(&world, "exit 1", &["--backoff", "1h", "--max-attempts", "never"]);
+    world.push("a");
+    for times in 1..=10 {
+        world.wait_until("it to wait", || state(&world) == "waiting" && starts(&world) == times);
+        world.thread(["resume", "bot"]).ok();
+    }
+    assert!(world.log().iter().all(|line| !line.contains("unanswered=0")));
+}
+
+#[test]
+fn an_event_is_not_held_back_behind_those_at_the_handler() {
+    let world = World::with_thread();
+    subscribe(&world, &format!("{EACH} done"), &["--batch-size", "4"]);
+    push_many(&world, 3);
+    world.thread(["dispatch"]).ok();
+    wait_until("three", || given(&world).len() == 3);
+    world.push("fourth");
+    wait_until("the fourth", || given(&world) == [1, 2, 3, 4]);
+    world.thread(["stop", "bot"]).ok();
+}
+
+#[test]
+fn an_end_after_a_request_costs_no_attempt_however_it_ends() {
+    let world = World::with_thread();
+    let one = ["--max-attempts", "1", "--backoff", "1h"];
+    // Whoever reads to the end and then fails was asked to end.
+    subscribe(&world, "while read -r e; do touch read; done; exit 1", &one);
+    world.push("a");
+    world.wait_for_file("read");
+    world.thread(["pause", "bot"]).ok();
+    wait_until("its end", || world.run_state("bot", "$.phase") == "idle");
+    assert_eq!((number(&world, "pending"), number(&world, "dead")), (1, 0));
+
+    subscribe(&world, "trap 'exit 143' TERM; read -r e; while :; do sleep 0.01; done", &["--replace"]);
+    world.thread(["resume", "bot"]).ok();
+    handler_pid(&world);
+    wait_until("its event", || world.log().iter().filter(|line| line.contains("spawned")).count() == 2);
+    let supervisor = world.run_state("bot", "$.supervisor.pid").as_u64().unwrap();
+    let supervisor = Pid::from_raw(i32::try_from(supervisor).unwrap()).unwrap();
+    kill_process(supervisor, Signal::TERM).unwrap();
+    wait_until("the first request", || world.log().iter().any(|line| line.contains("ends after this run")));
+    kill_process(supervisor, Signal::TERM).ok();
+    world.wait_until_quiet();
+    assert_eq!((number(&world, "pending"), number(&world, "dead")), (1, 0));
+}
+
+#[test]
+fn a_handler_may_acknowledge_by_hand() {
+    let world = World::with_thread();
+    // More than it may hold.
+    subscribe(&world, &format!("{EACH} thread ack bot $id >/dev/null; done"), &["--batch-size", "2"]);
+    push_many(&world, 7);
+    world.thread(["dispatch"]).ok();
+    finishes(&world, 7);
+    assert_eq!(given(&world), (1..=7).collect::<Vec<_>>());
+    world.thread(["unsubscribe", "bot"]).ok();
+    world.wait_until_quiet();
+
+    // It fails at what is left, and not at what it has acknowledged.
+    subscribe(&world, "read -r a; read -r b; thread ack bot 8 >/dev/null; exit 1", &["--max-attempts", "1"]);
+    push_many(&world, 2);
+    world.thread(["dispatch"]).ok();
+    wait_until("the dead letter", || number(&world, "dead") == 1);
+    assert_eq!(dead(&world).iter().map(|letter| letter.0).collect::<Vec<_>>(), [9]);
+}
+
+#[test]
+fn an_acknowledgement_beyond_the_newest_event_is_of_all() {
+    let world = World::with_thread();
+    subscribe(&world, "exec sleep 1000", &[]);
+    world.thread(["pause", "bot"]).ok();
+    push_many(&world, 5);
+    world.thread(["ack", "bot", "99"]).fails(1);
+    world.thread(["ack", "bot", "99", "--force"]).ok();
+    assert_eq!((number(&world, "pending"), number(&world, "last_acked_id")), (0, 5));
+}
+
+#[test]
+fn a_handler_finishes_what_it_does_when_its_answers_count_no_more() {
+    for change in [
+        &["seek", "bot", "latest"][..],
+        &["unsubscribe", "bot"],
+        &["subscribe", "bot", "cat", "--replace", "--deliver", "stdin"],
+    ] {
+        let world = World::with_thread();
+        subscribe(
+            &world,
+            "while read -r e; do touch begun; until [ -e go ]; do sleep 0.01; done; touch done; done",
+            &[],
+        );
+        world.push("a");
+        world.wait_for_file("begun");
+        world.thread(change).ok();
+        world.write("go", "");
+        world.wait_for_file("done");
+        world.wait_until_quiet();
+    }
+}
+
+#[test]
+fn a_stop_is_heard_after_a_seek() {
+    let world = World::with_thread();
+    subscribe(&world, "trap '' TERM; read -r e; while :; do sleep 0.1; done", &[]);
+    world.push("a");
+    let handler = handler_pid(&world);
+    world.thread(["seek", "bot", "earliest"]).ok();
+    world.thread(["stop", "bot", "--kill-after", "10ms"]).ok();
+    assert!(!is_running(handler));
+    assert_eq!((state(&world).as_str(), number(&world, "pending")), ("stalled", 1));
 }

@@ -94,6 +94,7 @@ pub fn subscribe(session: &mut Session<'_>, new: &NewSubscription) -> Result<Opt
         Some(before) if new.replace && new.is_like(&before) => return seek(session, new),
         Some(before) if new.replace => {
             remove(session, &new.consumer)?;
+            ledger::drop_waits(session, &new.consumer)?;
             Some(to_json(&before.state.replaced()))
         }
         Some(_) => return Err(Error::AlreadySubscribed(new.consumer.clone())),
@@ -123,9 +124,7 @@ fn seek(session: &mut Session<'_>, new: &NewSubscription) -> Result<Option<Moved
 pub fn unsubscribe(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<Subscription> {
     let removed = one(session, consumer)?.ok_or_else(|| Error::UnknownConsumer(consumer.clone()))?;
     remove(session, consumer)?;
-    if removed.options.finishes_singly() {
-        ledger::drop_waits(session, consumer)?;
-    }
+    ledger::drop_waits(session, consumer)?;
     Ok(removed)
 }
 
@@ -144,8 +143,9 @@ pub fn move_cursor(session: &mut Session<'_>, consumer: &ConsumerId, id: i64, ho
                    ON CONFLICT (thread, consumer_id) DO UPDATE SET last_acked_id = $3, updated_at = $4";
         session.rows(sql, &[text(&consumer.as_str()), int(&target), text(&time::now())])?;
     }
-    if how == Move::Seek && one(session, consumer)?.is_some_and(|now| now.options.finishes_singly()) {
-        ledger::clear(session, consumer)?;
+    if how == Move::Seek {
+        let is_kept = one(session, consumer)?.is_some_and(|now| now.options.finishes_singly());
+        ledger::clear(session, consumer, is_kept)?;
     }
     Ok(moved)
 }

@@ -71,18 +71,33 @@ pub fn apply(
     Ok((reached > cursor).then_some(reached))
 }
 
-/// Forgets everything: the cursor alone says what is finished.
-pub fn clear(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<()> {
+fn has_tables(session: &mut Session<'_>) -> Result<bool> {
+    let sql = "SELECT ($1::text IS NOT NULL AND to_regclass($$@finished$$) IS NOT NULL)::int::int8";
+    Ok(session.number(sql, &[])? == Some(1))
+}
+
+/// Forgets everything: the cursor alone says what is finished. `is_kept`: the consumer finishes events singly now.
+pub fn clear(session: &mut Session<'_>, consumer: &ConsumerId, is_kept: bool) -> Result<()> {
+    if !has_tables(session)? {
+        return Ok(());
+    }
     let name = consumer.as_str();
-    // For a supervisor: what its handler has finishes nothing any more.
-    let sql = "WITH finished AS (DELETE FROM @finished WHERE thread = $1 AND consumer_id = $2), \
-               waits AS (DELETE FROM @waits WHERE thread = $1 AND consumer_id = $2) \
-               UPDATE @consumers SET rewinds = rewinds + 1, revision = revision + 1 \
-               WHERE thread = $1 AND consumer_id = $2";
-    session.rows(sql, &[text(&name)]).map(drop)
+    let sql = "DELETE FROM @finished WHERE thread = $1 AND consumer_id = $2";
+    session.rows(sql, &[text(&name)])?;
+    drop_waits(session, consumer)?;
+    if is_kept {
+        // For a supervisor: what its handler has finishes nothing any more.
+        let sql = "UPDATE @consumers SET rewinds = rewinds + 1, revision = revision + 1 \
+                   WHERE thread = $1 AND consumer_id = $2";
+        session.rows(sql, &[text(&name)])?;
+    }
+    Ok(())
 }
 
 pub fn drop_waits(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<()> {
+    if !has_tables(session)? {
+        return Ok(());
+    }
     let sql = "DELETE FROM @waits WHERE thread = $1 AND consumer_id = $2";
     session.rows(sql, &[text(&consumer.as_str())]).map(drop)
 }

@@ -97,8 +97,10 @@ impl ConsumerState {
         event_wait: Option<&EventWait>,
         is_attended: bool,
     ) -> ConsumerState {
-        let (state, attempt) = (&s.state, s.state.attempts);
-        let deferred = state.deferred;
+        let state = &s.state;
+        // Where events finish singly, they are counted for each event.
+        let tried = event_wait.map(|wait| (wait.attempts, wait.deferred));
+        let (attempt, deferred) = tried.unwrap_or((state.attempts, state.deferred));
         let worker = match (at_work, &s.held_by) {
             (AtWork::Process(pid), _) => Worker::Pid(pid),
             (_, Some(host)) => Worker::Host(host.clone()),
@@ -133,8 +135,8 @@ impl ConsumerState {
             Phase::Idle if event_wait.is_some() => {
                 let wait = event_wait.cloned().unwrap_or_default();
                 ConsumerState::Waiting {
-                    attempt: wait.attempts,
-                    deferred: wait.deferred,
+                    attempt,
+                    deferred,
                     next_try: Some(wait.until),
                     elsewhere: (at_work == AtWork::Elsewhere).then_some(worker),
                     reason: (!is_attended).then_some("interrupted"),

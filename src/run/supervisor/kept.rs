@@ -27,6 +27,7 @@ use crate::model::time::Time;
 use crate::model::window::Window;
 use crate::pending::checked_filter;
 use crate::queue::{Queue, Selection};
+use crate::run::control;
 use crate::run::dispatch::Start;
 use crate::run::handler::{self, NextTask, Running};
 use crate::run::pipes::Pipes;
@@ -80,6 +81,10 @@ struct Desk<'s, 'a> {
     selection: Selection,
     /// There were no further events at the last look.
     is_exhausted: bool,
+    /// When the last look was.
+    looked: Option<Instant>,
+    /// There may be a few more, for which a look is not worth it yet.
+    holds_back: bool,
     given_at: BTreeMap<i64, Instant>,
     /// When it began, by both clocks.
     began: (Time, Instant),
@@ -100,6 +105,10 @@ struct Desk<'s, 'a> {
     closing: Option<(Closing, Instant)>,
     /// It has closed its stdout.
     is_mute: bool,
+    /// It is ended because nothing can guard it.
+    is_unguarded: bool,
+    /// The newest event when it began.
+    newest: i64,
     /// Why the consumer stalls, if it is to.
     stalls: Option<String>,
 }
@@ -131,8 +140,15 @@ impl Supervisor<'_> {
                 return Err(failed);
             }
         };
-        let state = RunState { handler: running.process(), ..subscription.state.clone() };
-        if let Some(now) = queue.store.update_run(&subscription, &RunUpdate::state(state))? {
+        let process = running.process();
+        // Pausing and the like may change the row meanwhile. A replacement is noticed below.
+        let noted = self.retrying(|| {
+            control::update(&mut queue, &subscription, |current| {
+                let state = RunState { handler: process.clone(), ..current.state.clone() };
+                Some(RunUpdate::state(state))
+            })
+        })?;
+        if let Some(now) = noted {
             subscription = now;
         }
         let (consumer, command) = (self.consumer, abridged(&subscription.handler_cmd));
@@ -154,6 +170,8 @@ impl Supervisor<'_> {
             current: subscription,
             window,
             is_exhausted: false,
+            looked: None,
+            holds_back: false,
             given_at: BTreeMap::new(),
             began: (Utc::now(), Instant::now()),
             last_answer: Instant::now(),
@@ -167,6 +185,8 @@ impl Supervisor<'_> {
             answered: 0,
             closing: None,
             is_mute: false,
+            is_unguarded: false,
+            newest: start.newest,
             stalls: None,
         };
         let began = Instant::now();
@@ -191,6 +211,9 @@ impl Desk<'_, '_> {
         let (mut timed_out, mut noted) = (false, false);
         let (mut looked, mut stamp) = (Instant::now(), None);
         let mut busy = Instant::now();
+        // Before it is looked at: even a handler that ends at once has failed at an event.
+        self.give(pipes)?;
+        pipes.write();
         let done = loop {
             if let Some(exit) = running.poll() {
                 // What it has answered before its end counts.
@@ -263,6 +286,7 @@ impl Desk<'_, '_> {
                 pushed |= now != stamp;
                 stamp = now;
                 if !supervisor.keep_guarded(running, true) && !running.is_being_ended() {
+                    self.is_unguarded = true;
                     running.end(libc::SIGKILL, GRACE);
                 }
             }
@@ -344,8 +368,11 @@ impl Desk<'_, '_> {
             if since.elapsed() >= patience {
                 running.end(stop.signal, kill_after.saturating_sub(since.elapsed()));
             }
+        } else if let Some(stop) = self.current.state.stop {
+            running.end(stop.signal, Duration::from_millis(stop.kill_after_ms));
         } else if match why {
-            Closing::Void => true,
+            // Its answers count no more, so it is never done.
+            Closing::Void => since.elapsed() >= GRACE,
             Closing::Deaf => self.is_mute || since.elapsed() >= GRACE,
             _ => busy.max(since).elapsed() >= GRACE,
         } {
@@ -380,6 +407,9 @@ impl Desk<'_, '_> {
         if self.closing.is_none() {
             patience = patience.min(left(busy + self.current.options.idle));
         }
+        if self.holds_back {
+            patience = patience.min(self.looked.map_or(Duration::MAX, |looked| left(looked + COLLECT)));
+        }
         if self.queue.is_some() {
             patience = patience.min(CLOSE_AFTER);
         }
@@ -394,8 +424,13 @@ impl Desk<'_, '_> {
         let supervisor = self.supervisor;
         let queue = open(supervisor, &mut self.queue)?;
         let now = supervisor.retrying(|| queue.store.subscription(supervisor.consumer))?;
-        if !self.accept(now)? {
-            self.close(Closing::Void, pipes);
+        let is_same = |now: &Subscription| now.is_same(&self.current);
+        let stop = now.as_ref().filter(|now| is_same(now)).and_then(|now| now.state.stop);
+        if self.is_void() || !self.accept(now)? {
+            if !self.is_void() {
+                self.close(Closing::Void, pipes);
+            }
+            self.current.state.stop = stop;
         } else if self.current.state.paused && self.closing.is_none() {
             self.close(Closing::Asked, pipes);
         }

@@ -60,6 +60,7 @@ macro_rules! conformance {
             a_run_update_moves_the_cursor_and_makes_a_dead_letter_in_one_step
             events_finish_singly
             a_ledger_is_cleared_by_seek_and_keeps_what_is_finished_otherwise
+            a_ledger_outlives_other_ways_of_delivery_but_no_seek_and_no_replacement_its_waits
             the_last_thousand_runs_are_kept
             dead_letters_are_made_retried_and_removed
             dead_letters_are_retried_and_discarded_by_event_or_all_together
@@ -1159,6 +1160,28 @@ pub fn a_ledger_is_cleared_by_seek_and_keeps_what_is_finished_otherwise(store: &
     store.move_cursor(&name("c"), 5, Move::Seek).unwrap();
     assert_eq!(store.ledger(&name("c")).unwrap(), Ledger::new(5, None, None));
     assert!(get(store, "c").rewinds > rewinds);
+}
+
+pub fn a_ledger_outlives_other_ways_of_delivery_but_no_seek_and_no_replacement_its_waits(
+    store: &mut dyn Store,
+) {
+    fill(store, 9);
+    let seen = subscribe_singly(store);
+    let update = RunUpdate { ledger: vec![finish(3, 5), wait(7, 1)], ..RunUpdate::state(running(1)) };
+    store.update_run(&seen, &update).unwrap().unwrap();
+    let kept = NewSubscription {
+        options: Options { deliver: Deliver::Ndjson, ..Options::default() },
+        replace: true,
+        ..new_subscription("c")
+    };
+    let other = NewSubscription { replace: true, ..new_subscription("c") };
+    store.subscribe(&other).unwrap();
+    store.subscribe(&kept).unwrap();
+    assert_eq!(store.ledger(&name("c")).unwrap(), Ledger::new(0, vec![(3, 5)], None));
+    store.subscribe(&other).unwrap();
+    store.move_cursor(&name("c"), 0, Move::Seek).unwrap();
+    store.subscribe(&kept).unwrap();
+    assert_eq!(store.ledger(&name("c")).unwrap(), Ledger::default());
 }
 
 /// A run that has ended, different for each number.

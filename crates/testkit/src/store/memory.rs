@@ -234,7 +234,12 @@ impl Store for MemoryStore {
             Some(before) if replace && new.is_like(before) => {
                 return from.map(|id| self.move_cursor(&consumer, id, Move::Seek)).transpose();
             }
-            Some(before) if replace => before.state.replaced(),
+            Some(before) if replace => {
+                if let Some(ledger) = self.ledgers.get_mut(&consumer) {
+                    *ledger = Ledger::new(ledger.cursor(), ledger.finished(), None);
+                }
+                before.state.replaced()
+            }
             Some(_) => return Err(Error::AlreadySubscribed(consumer)),
         };
         self.tokens += 1;
@@ -286,8 +291,10 @@ impl Store for MemoryStore {
         if target != at {
             self.cursors.insert(consumer.clone(), (target, time::now()));
         }
-        if how == Move::Seek && subscription.options.finishes_singly() {
+        if how == Move::Seek {
             self.ledgers.remove(consumer);
+        }
+        if how == Move::Seek && subscription.options.finishes_singly() {
             subscription.rewinds += 1;
             subscription.revision += 1;
         }

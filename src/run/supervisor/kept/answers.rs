@@ -44,8 +44,8 @@ impl Desk<'_, '_> {
     pub(super) fn take(&mut self, Answer { id, verdict }: Answer, running: &mut Running) {
         let was_given = self.dead == Some(id) || self.window.has_given(id);
         if !was_given || self.is_void() {
-            running.note(&format!("an answer for event {id}, which it does not have"));
-            return;
+            let note = format!("an answer for event {id}, which it does not have");
+            return running.note(self.supervisor.files, &self.current, &note);
         }
         let now = Instant::now();
         self.last_answer = now;

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use super::{Desk, UNREAD, open};
+use super::{COLLECT, Desk, UNREAD, open};
 use crate::error::Result;
 use crate::model::window::Turn;
 use crate::queue::Remaining;
@@ -13,6 +13,7 @@ use crate::store::DeadLetterUpdate;
 impl Desk<'_, '_> {
     /// Gives the handler what it may have.
     pub(super) fn give(&mut self, pipes: &mut Pipes) -> Result<()> {
+        self.holds_back = false;
         if self.gives_dead_letter(pipes)? {
             return Ok(());
         }
@@ -31,11 +32,16 @@ impl Desk<'_, '_> {
                 }
                 continue;
             }
-            // A few more are not worth a look while the handler has enough to do.
-            let has_enough = self.window.given() > 0 && room < self.current.options.batch_size as usize / 2;
-            if self.is_exhausted || has_enough {
+            if self.is_exhausted {
                 break;
             }
+            // While the handler has something to do, a few more are not worth a look for each of its answers.
+            let has_enough = self.window.given() > 0 && room < self.current.options.batch_size as usize / 2;
+            self.holds_back = has_enough && self.looked.is_some_and(|looked| looked.elapsed() < COLLECT);
+            if self.holds_back {
+                break;
+            }
+            self.looked = Some(Instant::now());
             let now = self.now();
             let supervisor = self.supervisor;
             let queue = open(supervisor, &mut self.queue)?;

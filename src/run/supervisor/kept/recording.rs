@@ -40,6 +40,7 @@ impl Supervisor<'_> {
             window.give_again(id);
         }
         let mut update = RunUpdate::state(subscription.state.idle());
+        let mut stalls = None;
         if subscription.last_acked_id == subscription.state.start_cursor {
             let mut tally = Tally::default();
             let failed = Failed {
@@ -51,7 +52,7 @@ impl Supervisor<'_> {
                 at: Utc::now(),
             };
             if let Some(id) = first {
-                fail(
+                stalls = fail(
                     &mut window,
                     &mut tally,
                     subscription,
@@ -64,10 +65,25 @@ impl Supervisor<'_> {
             update.state = tally.applied_to(&update.state);
         }
         window.ended();
-        let reached = subscription.state.start_newest.min(first.unwrap_or(0).saturating_add(1000));
-        update.state.single_upto = window.single_upto().max(reached);
-        update.state.ended = Some(Utc::now());
+        let (now, reached) = (Utc::now(), subscription.state.start_newest);
+        update.state.single_upto =
+            window.single_upto().max(reached.min(first.unwrap_or(0).saturating_add(1000)));
+        update.state.ended = Some(now);
         update.state.last_exit = Some(Exit::Unknown);
+        if let Some(why) = stalls {
+            update.state.start_newest = queue.store.newest()?;
+            update.state = update.state.stalled(&why);
+        }
+        update.runs.push(Run {
+            began: subscription.state.since.unwrap_or(now),
+            ended: now,
+            attempt: 1,
+            events: None,
+            upto: window.ledger().cursor(),
+            result: RunResult::Unknown,
+            exit: None,
+            output: None,
+        });
         update.ledger = window.changes().to_vec();
         update.durable = true;
         queue.store.update_run(subscription, &update)
@@ -152,21 +168,26 @@ impl Desk<'_, '_> {
                 ..self.tally.applied_to(&self.current.state)
             };
         }
-        for letter in std::mem::take(&mut self.dead_letters) {
-            if let DeadLetterUpdate::Insert { event_id, attempts, .. } = letter {
-                let consumer = supervisor.consumer;
-                log!(
-                    supervisor.files,
-                    Warn,
-                    "dispatch: consumer={consumer} id={event_id} is a dead letter attempts={attempts}"
-                );
-            }
-        }
+        self.log_dead_letters();
         self.window.stored();
         self.runs.clear();
         self.tally = Tally::default();
         self.changed = None;
         Ok(())
+    }
+
+    /// Says which events became dead letters, once that is stored.
+    fn log_dead_letters(&mut self) {
+        let consumer = self.supervisor.consumer;
+        for letter in std::mem::take(&mut self.dead_letters) {
+            if let DeadLetterUpdate::Insert { event_id, attempts, .. } = letter {
+                log!(
+                    self.supervisor.files,
+                    Warn,
+                    "dispatch: consumer={consumer} id={event_id} is a dead letter attempts={attempts}"
+                );
+            }
+        }
     }
 
     /// Records the end of the run.
@@ -175,23 +196,32 @@ impl Desk<'_, '_> {
         let consumer = supervisor.consumer;
         let output = running.last_output();
         let (_, span) = running.finish(exit, after);
+        if !self.is_void() {
+            // Others may have finished events, or asked for a stop.
+            let queue = open(supervisor, &mut self.queue)?;
+            let now = supervisor.retrying(|| queue.store.subscription(consumer))?;
+            if !self.accept(now)? {
+                self.closing = Some((Closing::Void, Instant::now()));
+            }
+        }
         let mut left = self.window.ended();
         let unanswered = left.len() + usize::from(self.dead.is_some());
         let closing = self.closing.map(|(why, _)| why);
-        // When the machine shuts down, the handler gets its own TERM at the same time as this process.
-        let interrupted = match closing {
-            Some(Closing::Asked) => matches!(exit, Exit::Code(0) | Exit::Signal(_)),
-            _ => supervisor.shutdown.requests() > 0,
-        };
+        let is_stopped = closing != Some(Closing::Void) && self.current.state.stop.is_some();
+        // However it ends then, it was asked to, or could not go on.
+        let interrupted = closing == Some(Closing::Asked)
+            || supervisor.shutdown.requests() > 0
+            || supervisor.was_cut(exit)
+            || self.is_unguarded;
         let mut then = Then::Idle;
         let cannot_run = matches!(exit, Exit::Code(126 | 127));
         let is_deferred = exit == Exit::Code(NOT_NOW);
-        let is_cut_short = closing == Some(Closing::Stopped) || interrupted;
+        let is_cut_short = is_stopped || interrupted;
         if let Some(dead) = self.dead.filter(|_| !is_cut_short && !is_deferred) {
             let (event_id, error, at) = (dead, output.clone(), Utc::now());
             self.dead_letters.push(DeadLetterUpdate::FailedAgain { event_id, exit, error, at });
         }
-        if closing == Some(Closing::Stopped) {
+        if is_stopped {
             if self.current.state.stop.is_some_and(|stop| stop.skip) {
                 left.iter().for_each(|id| self.window.finish(*id));
             }
@@ -220,8 +250,29 @@ impl Desk<'_, '_> {
                 then = Then::Wait(wait.until);
             }
         }
+        let options = &self.current.options;
+        let mut deferred = 0;
+        if matches!(then, Then::Idle) && !is_cut_short {
+            // A dead letter that was put off is still due, but not at once.
+            if self.dead.is_some() && is_deferred {
+                deferred = self.current.state.deferred.saturating_add(1);
+                then = Then::Wait(self.now() + options.wait_after(deferred));
+            } else if let Some(after) = self.dead_after {
+                let left = after.saturating_duration_since(Instant::now());
+                then = Then::Wait(self.now() + left.min(options.wait_after(1)));
+            }
+        }
+        let newest = match &then {
+            _ if is_stopped => {
+                let queue = open(supervisor, &mut self.queue)?;
+                supervisor.retrying(|| queue.store.newest())?
+            }
+            // What came during the run is new.
+            Then::Stall(_) => self.newest,
+            Then::Idle | Then::Wait(_) => 0,
+        };
         let result = match exit {
-            _ if closing == Some(Closing::Stopped) => RunResult::Stopped,
+            _ if is_stopped => RunResult::Stopped,
             Exit::Code(0) if unanswered == 0 => RunResult::Succeeded,
             _ if interrupted || self.is_void() => RunResult::Interrupted,
             Exit::Code(NOT_NOW) => RunResult::Deferred,
@@ -255,7 +306,8 @@ impl Desk<'_, '_> {
                 last_exit: Some(exit),
                 succeeded: state.succeeded + u64::from(result == RunResult::Succeeded),
                 single_upto: desk.window.single_upto(),
-                start_newest: desk.window.reached(),
+                start_newest: desk.window.reached().max(newest),
+                deferred,
                 ..state.idle()
             };
             match &then {
@@ -266,7 +318,10 @@ impl Desk<'_, '_> {
                 Then::Stall(why) => state.stalled(why),
             }
         };
-        if self.is_void() { self.record_void(now, exit) } else { self.record_end(&finish) }
+        if !self.is_void() && self.record_end(&finish)? {
+            return Ok(());
+        }
+        self.record_void(now, exit)
     }
 
     /// Records the end of a run whose answers count no more. If the subscription was replaced, there is nothing to
@@ -277,22 +332,31 @@ impl Desk<'_, '_> {
         let queue = open(supervisor, &mut self.queue)?;
         supervisor
             .retrying(|| {
+                let newest = queue.store.newest()?;
                 control::update(queue, seen, |current| {
                     let is_ours = current.state.phase == Phase::Running
                         && current.state.supervisor == seen.state.supervisor;
                     let began = current.state.since;
                     let state =
                         RunState { began, ended: Some(now), last_exit: Some(exit), ..current.state.idle() };
+                    let cancel_retries = current.state.stop.is_some();
+                    let state = if cancel_retries {
+                        RunState { start_newest: newest, ..state.stalled(STOPPED) }
+                    } else {
+                        state
+                    };
                     let runs = run.clone().into_iter().collect();
-                    is_ours.then(|| RunUpdate { runs, durable: true, ..RunUpdate::state(state) })
+                    let update = RunUpdate { runs, cancel_retries, durable: true, ..RunUpdate::state(state) };
+                    is_ours.then_some(update)
                 })
             })
             .map(drop)
     }
 
-    pub(super) fn record_end(&mut self, finish: &dyn Fn(&Desk<'_, '_>) -> RunState) -> Result<()> {
+    /// Records the end of the run with all that has changed. Returns false if its answers count no more.
+    fn record_end(&mut self, finish: &dyn Fn(&Desk<'_, '_>) -> RunState) -> Result<bool> {
         let supervisor = self.supervisor;
-        while !self.is_void() {
+        loop {
             let update = RunUpdate {
                 state: finish(self),
                 ledger: self.window.changes().to_vec(),
@@ -313,13 +377,13 @@ impl Desk<'_, '_> {
                         supervisor.consumer
                     );
                 }
-                return Ok(());
+                self.log_dead_letters();
+                return Ok(true);
             }
             let now = supervisor.retrying(|| queue.store.subscription(supervisor.consumer))?;
             if !self.accept(now)? {
-                return Ok(());
+                return Ok(false);
             }
         }
-        Ok(())
     }
 }
