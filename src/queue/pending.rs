@@ -14,7 +14,7 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// [`Error::BrokenFilter`].
+    /// [`Error::BrokenFilter`](crate::error::Error::BrokenFilter).
     pub fn scan_pending(
         &mut self,
         subscription: &Subscription,
