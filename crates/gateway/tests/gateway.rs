@@ -248,6 +248,7 @@ scenarios! {
     mcp_http {
         clients_use_every_tool_in_both_generations
         token_origin_and_host_are_asked_for_as_everywhere
+        who_is_refused_before_its_body_was_read_is_told_that_the_connection_ends
         an_id_of_a_session_is_of_no_use_to_another
         a_request_that_is_cancelled_ends_its_work
         fifty_wait_at_once_and_some_go_away

@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use futures_util::StreamExt;
+use hyper::body::Body as _;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -194,7 +195,9 @@ async fn admit(
     let is_health = request.uri().path() == HEALTH;
     let origin = match gateway.origins.check(request.headers()) {
         Err(refused) if !is_health => {
-            return refuse(client, &request, StatusCode::FORBIDDEN, &refused.to_string());
+            let is_read = request.body().is_end_stream();
+            let response = refuse(client, &request, StatusCode::FORBIDDEN, &refused.to_string());
+            return if is_read { response } else { closing(response) };
         }
         origin => origin.unwrap_or(RequestOrigin::Other),
     };
@@ -214,18 +217,28 @@ async fn admit(
     if is_valid && !permit.admit() {
         gateway.counters.refused.count();
         let why = "too many connections; try again later";
-        let mut response = refuse(client, &request, StatusCode::SERVICE_UNAVAILABLE, why);
-        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-        return response;
+        return closing(refuse(client, &request, StatusCode::SERVICE_UNAVAILABLE, why));
     }
     let limit = if request.uri().path().ends_with("/attachments") { UPLOAD_TIMEOUT } else { BODY_TIMEOUT };
     let (parts, body) = request.into_parts();
+    let is_read = body.is_end_stream();
     let (body, rest) = within(body, limit);
     let response = next.run(Request::from_parts(parts, body)).await;
-    // A client reads why it was refused only once it has sent its body. Strangers need not learn it.
-    if is_valid && response.status().is_client_error() {
-        tokio::spawn(drain(rest));
+    if !response.status().is_client_error() || is_read {
+        return response;
     }
+    // A client reads why it was refused only once it has sent its body. Strangers need not learn it.
+    if is_valid {
+        tokio::spawn(drain(rest));
+        return response;
+    }
+    closing(response)
+}
+
+/// A response after which the connection is closed, as the request's body may not have been read. A client that is not
+/// told would send its next request there.
+fn closing(mut response: Response) -> Response {
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
 }
 

@@ -87,6 +87,21 @@ async def token_origin_and_host_are_asked_for_as_everywhere():
                     assert "mcp-session-id" in answer.headers["access-control-expose-headers"].lower()
 
 
+async def who_is_refused_before_its_body_was_read_is_told_that_the_connection_ends():
+    with Gateway() as gateway:
+        evil = f"Authorization: Bearer {gateway.token}\r\nOrigin: https://evil.example"
+        for head, status in ("X-Other: x", 401), ("Authorization: Bearer wrong", 401), (evil, 403):
+            for method, length, closes in ("POST", 5, True), ("GET", 0, False):
+                reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+                lines = [f"{method} /mcp HTTP/1.1", f"Host: 127.0.0.1:{gateway.port}", head]
+                lines += [f"Content-Length: {length}"] if length else []
+                writer.write("\r\n".join([*lines, "", ""]).encode())
+                answer = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+                assert f" {status} " in answer.splitlines()[0], answer
+                assert ("connection: close" in answer) == closes, answer
+                writer.close()
+
+
 async def an_id_of_a_session_is_of_no_use_to_another():
     with Gateway("--trusted-proxy", "127.0.0.1", "--agent", "cat") as gateway:
         url, auth = gateway.url + "/mcp", {"Authorization": "Bearer " + gateway.token}
