@@ -10,10 +10,10 @@ fn troubled() -> World {
     world.wait_for_state("failing", "waiting");
     world.idle_consumer("held", "content = 'x'");
     world.thread(["pause", "--consumer", "held"]).quiet();
-    world
-        .db()
-        .execute("INSERT INTO subscriptions (consumer_id, handler_cmd) VALUES ('漢字-🚀', 'true')", [])
-        .unwrap();
+    // Nothing is to be started for it, as the timer would, which attends to the wait.
+    let sql = "BEGIN; INSERT INTO subscriptions (consumer_id, handler_cmd) VALUES ('漢字-🚀', ':'); \
+               UPDATE consumers SET options = '{\"no_handler\":true}' WHERE consumer_id = '漢字-🚀'; COMMIT";
+    world.db().execute_batch(sql).unwrap();
     world
 }
 
