@@ -4,11 +4,14 @@
 //! [`ScanWatermark`](crate::model::subscription::ScanWatermark)), so that processes share it and do not
 //! evaluate the filter on the same events again.
 
+use std::collections::{HashSet, VecDeque};
+use std::ops::ControlFlow;
 use std::time::Instant;
 
 use chrono::Utc;
 
 use crate::error::{Error, Result};
+use crate::model::event::CappedRow;
 use crate::model::filter::{Filter, FilterError, Scope};
 use crate::model::ledger::{EventWait, Ledger};
 use crate::model::subscription::Subscription;
@@ -27,6 +30,8 @@ pub struct PendingScan {
     pub first: Option<i64>,
     /// Where events finish singly and all that are unfinished wait: the wait that ends first.
     pub wait: Option<EventWait>,
+    /// So many events wait or are held back that no further ones are looked at.
+    pub is_full: bool,
     /// The deadline passed before a match was found or all events were evaluated.
     pub cut_short: bool,
     /// The newest id ever assigned, matching or not.
@@ -50,6 +55,21 @@ pub fn checked_filter(subscription: &Subscription) -> Result<Option<Filter>> {
     })
 }
 
+/// What events are keyed by, checked again like a filter.
+///
+/// # Errors
+///
+/// As for [`checked_filter`].
+pub fn checked_key(subscription: &Subscription) -> Result<Option<Filter>> {
+    let text = subscription.options.key.as_deref().unwrap_or_default();
+    Filter::new_key(text).map_err(|e| match e {
+        FilterError::Invalid(problem) => {
+            Error::BrokenFilter { consumer: subscription.consumer.clone(), problem }
+        }
+        FilterError::OutOfMemory => e.into(),
+    })
+}
+
 /// Looks for the oldest pending event, until the deadline. With `remember`, the watermark is stored with the
 /// subscription, so its cursor must be the stored one, or one about to be stored.
 ///
@@ -64,7 +84,7 @@ pub fn scan(
 ) -> Result<PendingScan> {
     if subscription.options.finishes_singly() {
         let ledger = store.ledger(&subscription.consumer)?;
-        if ledger.finished().next().is_some() || !ledger.waits().is_empty() {
+        if !ledger.is_plain() {
             return scan_with(store, subscription, &ledger, until, remember);
         }
     }
@@ -120,37 +140,56 @@ fn scan_with(
     remember: bool,
 ) -> Result<PendingScan> {
     let newest = store.newest()?;
-    let filter = checked_filter(subscription)?;
+    let (filter, key) = (checked_filter(subscription)?, checked_key(subscription)?);
+    // Those of events that wait.
+    let mut held = HashSet::new();
     let mut found = PendingScan { newest, ..PendingScan::default() };
     // Whoever asks for what is newer than an event gives that as the cursor.
     let cursor = ledger.cursor().max(subscription.last_acked_id);
     let (mut after, now) = (subscription.scanned_upto(cursor), Utc::now());
-    while after < newest {
-        let next = match &filter {
-            Some(filter) => {
-                let scan = store.scan(filter, ScanRange { after, upto: newest, most: 1, until })?;
-                found.failures.extend(scan.failures);
-                found.cut_short = scan.ids.is_empty() && scan.upto < newest;
-                scan.ids.first().copied()
+    let mut unfinished = 0;
+    let mut page = VecDeque::new();
+    let mut page_size = 1;
+    // So many events wait, or are held back, at most.
+    while unfinished < subscription.options.ahead {
+        if page.is_empty() {
+            if after >= newest {
+                break;
             }
-            None => store.first_after(after)?,
-        };
-        let Some(id) = next else { break };
-        after = id;
+            if unfinished > 0 && until.is_some_and(|until| Instant::now() >= until) {
+                found.cut_short = true;
+                break;
+            }
+            let upto =
+                next_page(store, (&filter, &key), (after, newest), page_size, until, &mut page, &mut found)?;
+            page_size = (page_size * 4).min(LARGEST_PAGE);
+            if page.is_empty() && upto < newest && found.cut_short {
+                break;
+            }
+            (found.cut_short, after) = (false, upto);
+            continue;
+        }
+        let Some((id, key)) = page.pop_front() else { break };
         if let Some(last) = ledger.finished_upto(id) {
-            after = last;
+            page.retain(|(id, _)| *id > last);
+            after = after.max(last);
             continue;
         }
         found.first.get_or_insert(id);
+        unfinished += 1;
+        if key.as_ref().is_some_and(|key| held.contains(key)) {
+            continue;
+        }
         match ledger.waits().get(&id).filter(|wait| !wait.is_over(now)) {
             Some(wait) => {
                 if found.wait.as_ref().is_none_or(|first| wait.until < first.until) {
                     found.wait = Some(wait.clone());
                 }
                 // In order, those after it wait as well.
-                if subscription.options.batch_size == 1 {
+                if subscription.options.is_in_order() {
                     break;
                 }
+                held.extend(key);
             }
             None => {
                 found.wait = None;
@@ -158,11 +197,47 @@ fn scan_with(
             }
         }
     }
+    found.is_full = unfinished >= subscription.options.ahead && found.wait.is_some();
     found.failures.retain(|failure| failure.id > subscription.filter_error_id);
     if remember {
         remember_failures(store, subscription, &mut found.failures)?;
     }
     Ok(found)
+}
+
+/// How many events are looked at together at most, where many wait or are held back.
+const LARGEST_PAGE: usize = 256;
+
+/// Reads the ids and keys of the next matching events after an id, up to another. Returns up to which id there are no
+/// others; `found` has the failures of the filter, and says whether the deadline passed. An event on which the key fails
+/// has none.
+fn next_page(
+    store: &mut dyn Store,
+    (filter, key): (&Option<Filter>, &Option<Filter>),
+    (after, upto): (i64, i64),
+    most: usize,
+    until: Option<Instant>,
+    page: &mut VecDeque<(i64, Option<String>)>,
+    found: &mut PendingScan,
+) -> Result<i64> {
+    // Only the key needs what is in an event.
+    let cap = if key.is_some() { u64::MAX } else { 0 };
+    let mut take = |capped: CappedRow<'_>| {
+        let row = capped.row;
+        page.push_back((row.id, key.as_ref().and_then(|key| key.value(&row).ok().flatten())));
+        ControlFlow::Continue(())
+    };
+    let Some(filter) = filter else {
+        store.read_capped(after, upto, most, cap, &mut take)?;
+        return Ok(if page.len() < most { upto } else { page.back().map_or(upto, |(id, _)| *id) });
+    };
+    let scan = store.scan(filter, ScanRange { after, upto, most, until })?;
+    found.failures.extend(scan.failures);
+    found.cut_short = scan.ids.len() < most && scan.upto < upto;
+    for id in &scan.ids {
+        store.read_capped(id - 1, *id, 1, cap, &mut take)?;
+    }
+    Ok(if scan.ids.len() < most { scan.upto } else { scan.ids.last().copied().unwrap_or(scan.upto) })
 }
 
 /// Records events on which the filter failed, but not how far it was evaluated. Leaves those that had not been recorded.

@@ -338,8 +338,8 @@ pub trait Store: Send {
     /// The newest `most` runs of a consumer, the oldest first; they outlive its subscription.
     fn runs(&mut self, consumer: &ConsumerId, most: usize) -> Result<Vec<Run>>;
 
-    /// Records that nothing between the cursor of `seen` and `upto` matches its filter, and the events on
-    /// which the filter failed, oldest first. A power cut may undo it. Returns how many of the failures,
+    /// Records that nothing between the cursor of `seen` and `upto` matches its filter, if it has one, and the events on
+    /// which the filter or the key failed, oldest first. A power cut may undo it. Returns how many of the failures,
     /// counted from the end, had not been recorded before.
     fn remember_scan(&mut self, seen: &Subscription, upto: i64, failures: &[FilterFailure]) -> Result<usize>;
 

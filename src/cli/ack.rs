@@ -19,7 +19,7 @@ use crate::store::Moved;
 pub struct Ack {
     #[command(flatten)]
     consumer: ConsumerArg,
-    /// The last event the consumer has finished; with --deliver ndjson, each of them
+    /// The last event the consumer has finished; in a pool or with --deliver ndjson, each of them
     #[arg(value_name = "ID")]
     ids: Vec<String>,
     /// The same, as an option

@@ -134,14 +134,14 @@ impl FailedEvent {
 }
 
 /// Fails unless the consumer finishes events singly.
-fn must_finish_singly(queue: &mut Queue, consumer: &ConsumerId) -> Result<()> {
+pub fn must_finish_singly(queue: &mut Queue, consumer: &ConsumerId) -> Result<()> {
     match queue.subscription(consumer)?.options.finishes_singly() {
         true => Ok(()),
         false => usage(
             format_args!(
                 "'{consumer}' acknowledges everything up to one event, so no event is answered by itself"
             ),
-            "subscribe it with --deliver ndjson, or let its handler fail",
+            "subscribe it with --concurrency N or --deliver ndjson, or let its handler fail",
         ),
     }
 }

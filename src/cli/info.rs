@@ -14,7 +14,7 @@ use super::{Globals, environment};
 use crate::error::Error;
 use crate::failure::{Result, usage};
 use crate::files::DB;
-use crate::maintenance::report::{ConsumerStatus, Report};
+use crate::maintenance::report::{ConsumerStatus, InHand, Report, WaitingEvent};
 use crate::model::subscription::ConsumerId;
 use crate::model::time;
 use crate::pending::CountLimits;
@@ -144,6 +144,20 @@ fn pending(status: &ConsumerStatus) -> String {
     format!("{at_least}{}", status.pending.events)
 }
 
+/// What a consumer has in hand, unless that is nothing.
+fn in_hand(in_hand: &InHand) -> Option<String> {
+    let InHand { in_flight, waiting, finished_ahead, .. } = in_hand;
+    let text = format!("in_flight={in_flight} waiting={waiting} finished_ahead={finished_ahead}");
+    (in_flight + waiting + finished_ahead > 0).then_some(text)
+}
+
+/// An event that waits.
+fn wait(WaitingEvent { event_id, key, attempt, next_try }: &WaitingEvent) -> String {
+    let key = key.as_ref().map(|key| format!(" key={key}")).unwrap_or_default();
+    let next_try = next_try.map(time::format).unwrap_or_default();
+    format!("event={event_id}{key} attempt={attempt} next_try={next_try}")
+}
+
 /// A consumer as text. `alone`: with its settings.
 fn consumer(status: &ConsumerStatus, alone: bool) -> String {
     let s = &status.subscription;
@@ -161,6 +175,7 @@ fn consumer(status: &ConsumerStatus, alone: bool) -> String {
         ("updated_at:", Some(s.updated_at.as_deref().unwrap_or("(never)").to_owned())),
         ("state:", Some(state)),
         ("pending:", Some(pending(status))),
+        ("in_hand:", status.in_hand.as_ref().and_then(in_hand)),
         ("oldest_pending:", status.oldest.as_ref().and_then(|(_, stored_at)| stored_at.clone())),
         ("last_run:", last_run.map(|(ended, exit)| format!("{} {exit}", time::format(ended)))),
         ("dead:", (s.dead > 0).then(|| s.dead.to_string())),
@@ -172,6 +187,9 @@ fn consumer(status: &ConsumerStatus, alone: bool) -> String {
         if let Some(value) = value {
             line(name, &value);
         }
+    }
+    for one in status.in_hand.iter().filter(|_| alone).flat_map(|in_hand| &in_hand.waits) {
+        line("wait:", &wait(one));
     }
     for note in status.notes() {
         line("note:", &note);

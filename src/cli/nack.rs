@@ -12,7 +12,7 @@ use crate::run::settle;
 
 /// Put an event off: it is delivered again later
 ///
-/// For a consumer with --deliver ndjson. The event is delivered again after --delay, or after the next wait of the
+/// For a pool, or a consumer with --deliver ndjson. The event is delivered again after --delay, or after the next wait of the
 /// consumer's --backoff. It has used one of its --max-attempts, unless --no-attempt is given; after the last one it
 /// becomes a dead letter (see `thread dead`).
 #[derive(Args)]

@@ -9,7 +9,7 @@ use crate::run::settle;
 
 /// Make an event a dead letter at once
 ///
-/// For a consumer with --deliver ndjson: the event can never be handled. `thread dead` lists it.
+/// For a pool, or a consumer with --deliver ndjson: the event can never be handled. `thread dead` lists it.
 #[derive(Args)]
 #[command(after_help = "Example:\n  thread reject -t inbox mailer 42 --error 'no such address'")]
 pub struct Reject {

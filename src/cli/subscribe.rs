@@ -18,7 +18,7 @@ use crate::files::log::{Quoted, log};
 use crate::files::{self, Files};
 use crate::maintenance::report;
 use crate::model::duration;
-use crate::model::filter::{Filter, Scope};
+use crate::model::filter::{Filter, FilterError, Scope};
 use crate::model::position::Position;
 use crate::model::run::{Deliver, Options, UNLIMITED};
 use crate::model::subscription::{ConsumerId, NO_HANDLER, NewSubscription, Subscription};
@@ -28,7 +28,7 @@ use crate::run::control::notify_supervisors;
 ///
 /// The handler is run by `sh -c`, in this directory, with THREAD_DIR, THREAD_CONSUMER and THREAD_LAST_ACKED_ID set,
 /// whenever there are events past the consumer's cursor that match the filter; there is never more than one run at
-/// a time. With --deliver wake it takes events with `thread pop` and acknowledges them; with --deliver stdin it
+/// a time, unless --concurrency makes it a pool. With --deliver wake it takes events with `thread pop` and acknowledges them; with --deliver stdin it
 /// gets them as NDJSON on stdin, and exit 0 acknowledges them all. If there is a backlog, it is started at once. A
 /// consumer that was subscribed before continues at its cursor.
 ///
@@ -50,6 +50,8 @@ use crate::run::control::notify_supervisors;
 Examples:
   thread subscribe -t inbox bot ./agent.sh --deliver stdin
   thread subscribe -t inbox mailer 'python3 mail.py' --deliver ndjson
+  thread subscribe -t inbox mailer 'sh send.sh' --deliver stdin \\
+    --concurrency 8 --key source
   thread subscribe -t inbox bot 'claude -p \"$(thread guide --for handler)\"' \\
     --filter \"type = 'message'\" --timeout 10m")]
 pub struct Subscribe {
@@ -65,20 +67,22 @@ pub struct Subscribe {
     /// The consumer is never started, and pops for itself
     #[arg(long, conflicts_with_all = ["command", "handler"])]
     no_handler: bool,
-    /// An SQL condition over id, created_at, source, type, subtype, content and metadata [default: every event]
+    /// Which events: an SQL condition [default: all]
+    ///
+    /// Over id, created_at, source, type, subtype, content and metadata.
     #[arg(long, value_name = "SQL", allow_hyphen_values = true)]
     filter: Option<String>,
-    /// wake: the handler pops for itself; stdin: it gets events on stdin; ndjson: it is kept, and answers each event
-    /// [default: wake]
+    /// How the handler gets events: wake, stdin or ndjson [default: wake]
     ///
-    /// With ndjson, it gets each event as a line on stdin, and answers with a line on stdout, in any order.
+    /// With wake, it pops for itself. With stdin, it gets events on stdin, and exit 0 acknowledges them. With ndjson, it
+    /// is kept, and answers each event: it gets each event as a line on stdin, and answers with a line on stdout, in any order.
     /// It prints {"ack":17} for an event that is done; {"nack":17} to get it again after the
     /// next wait of --backoff, or after "delay":"30s"; {"reject":17} to make it a dead letter. "error":"..." says why,
     /// and "attempt":false with nack means that it was no attempt. Answers may come in any order. Whatever else it
     /// prints goes to its log. When stdin is closed, it answers what it has, and ends.
     #[arg(long, value_name = "HOW", value_parser = deliver(), hide_possible_values = true)]
     deliver: Option<Deliver>,
-    /// Most events at a time [default: 100]
+    /// Most events at a time [default: 100, or 1 in a pool on stdin]
     ///
     /// With --deliver ndjson, so many may be without an answer; 1 means in order. With --deliver stdin, a batch also ends at 1 MiB, and
     /// exit 0 acknowledges all of them, read or not. After a failure they are delivered one at a time, so those that
@@ -104,17 +108,34 @@ pub struct Subscribe {
     /// Waits between attempts; the last repeats [default: 1s,5s,30s,2m,10m]
     #[arg(long, value_name = "D,D,...", value_parser = duration::parse_list)]
     backoff: Option<WholeList>,
-    /// End a run after this time: TERM to its whole process group, KILL 10 s later [default: none]
+    /// End a run after this time [default: none]
     ///
-    /// With --deliver ndjson, the time for the oldest event without an answer, counted again from each answer.
+    /// Its whole process group gets TERM, and KILL 10 s later. With --deliver ndjson, the time for the oldest event without an answer, counted again from each answer.
     #[arg(long, value_name = "D", value_parser = timeout)]
     timeout: Option<Timeout>,
+    /// A pool: so many runs at once [default: one, in order]
+    ///
+    /// Each has its own events, with --deliver stdin or ndjson. Events are finished one by one then: one that waits for its next attempt does not
+    /// hold back those after it, unless --key says so. `thread nack`, `reject` and `ack ID...` finish single events.
+    #[arg(long, value_name = "N", value_parser = places, allow_negative_numbers = true)]
+    concurrency: Option<u32>,
+    /// In a pool, keep events with the same value in order
+    ///
+    /// An SQL expression, such as "content ->> '$.customer'". Never two of them are handled at once, and one that waits holds back only those with its value. Events for which
+    /// it is NULL, or fails, are free. The rules are those of --filter; an empty text removes it.
+    #[arg(long, value_name = "SQL", allow_hyphen_values = true)]
+    key: Option<String>,
+    /// Most unfinished events past the cursor, in a pool or with ndjson, before nothing new starts [default: 10000]
+    #[arg(long, value_name = "N", value_parser = limit, allow_negative_numbers = true, hide_short_help = true)]
+    ahead: Option<u64>,
     /// How long ndjson handlers stay idle [default: 10m]
     ///
     /// Then their stdin is closed, so that they end; the next event starts them again.
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     idle: Option<Duration>,
-    /// Where to begin: all, new, or after this event id [default: the stored cursor, or all]
+    /// Where to begin: all, new or an id [default: its cursor]
+    ///
+    /// The cursor is where it was when it was subscribed before; otherwise it begins with the first event.
     #[arg(long, value_name = "all|new|ID", value_parser = from, allow_negative_numbers = true)]
     from: Option<Position>,
     /// Change settings of an existing subscription
@@ -123,15 +144,19 @@ pub struct Subscribe {
     /// --clear-env=false return to the defaults.
     #[arg(long)]
     replace: bool,
-    /// Where the handler runs; a relative path moves along with the thread [default: the current directory]
+    /// Where the handler runs [default: this directory]
+    ///
+    /// A relative path moves along with the thread.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     cwd: Option<PathBuf>,
-    /// A variable for the handler, readable by everyone who can read the thread; may be repeated
+    /// A variable for the handler; may be repeated
+    ///
+    /// Everyone who can read the thread can read it.
     #[arg(long, value_name = "KEY=VALUE", value_parser = variable)]
     env: Vec<(String, String)>,
-    /// Pass only harmless variables of the dispatcher to the handler
+    /// Pass only harmless variables to the handler
     ///
-    /// They are HOME, LANG, LANGUAGE, LC_*, LOGNAME, PATH, TMPDIR, TZ, USER and THREAD_NOTIFIER.
+    /// Of those of the dispatcher: HOME, LANG, LANGUAGE, LC_*, LOGNAME, PATH, TMPDIR, TZ, USER and THREAD_NOTIFIER.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
           hide_possible_values = true)]
     clear_env: Option<bool>,
@@ -148,6 +173,16 @@ type Probe = Option<Duration>;
 fn deliver() -> impl TypedValueParser<Value = Deliver> {
     PossibleValuesParser::new(Deliver::ALL.map(Deliver::as_str))
         .map(move |word| Deliver::ALL.into_iter().find(|way| way.as_str() == word).unwrap_or_default())
+}
+
+/// The most places that a pool may have.
+const MOST_PLACES: u64 = 1000;
+
+fn places(text: &str) -> std::result::Result<u32, String> {
+    match limit(text)? {
+        number @ 1..=MOST_PLACES => Ok(number as u32),
+        _ => Err(format!("it must be at most {MOST_PLACES}")),
+    }
 }
 
 fn attempts(text: &str) -> std::result::Result<u32, String> {
@@ -230,7 +265,7 @@ impl Subscribe {
         };
         let mut options = before.as_ref().map_or_else(Options::default, |before| before.options.clone());
         options.deliver = self.deliver.unwrap_or(options.deliver);
-        options.batch_size = self.batch_size.unwrap_or(options.batch_size);
+        let was_pool = options.is_pool();
         options.max_attempts = self.max_attempts.unwrap_or(options.max_attempts);
         options.stall_after = self.stall_after.unwrap_or(options.stall_after);
         options.probe = self.probe.unwrap_or(options.probe);
@@ -249,6 +284,37 @@ impl Subscribe {
         }
         if self.idle.is_some() && options.deliver != Deliver::Ndjson {
             return usage("--idle is for handlers that are kept", "add --deliver ndjson");
+        }
+        options.concurrency = self.concurrency.or(options.concurrency);
+        // A pool is for events that are handled at the same time, not for batches.
+        let is_new_pool = options.is_pool() && !was_pool && options.deliver == Deliver::Stdin;
+        let batch_size = self.batch_size.or(is_new_pool.then_some(1));
+        options.batch_size = batch_size.unwrap_or(options.batch_size);
+        options.key = self.key.take().or(options.key).filter(|text| !text.trim().is_empty());
+        options.ahead = self.ahead.unwrap_or(options.ahead);
+        if options.is_pool() && options.no_handler {
+            return usage("--concurrency needs a handler", "leave out --no-handler or --concurrency");
+        }
+        if options.is_pool() && options.deliver == Deliver::Wake {
+            return usage(
+                "--concurrency is for handlers that are given their events",
+                "add --deliver stdin or --deliver ndjson",
+            );
+        }
+        if options.key.is_some() && !options.finishes_singly() {
+            return usage(
+                "--key is for events that finish one by one",
+                "add --concurrency N or --deliver ndjson",
+            );
+        }
+        if self.ahead.is_some() && !options.finishes_singly() {
+            return usage(
+                "--ahead is for events that finish one by one",
+                "add --concurrency N or --deliver ndjson",
+            );
+        }
+        if let Some(key) = &options.key {
+            check_key(key)?;
         }
         let filter = self.filter.take().or_else(|| before.as_ref()?.filter.clone());
         let filter = filter.filter(|text| !text.trim().is_empty());
@@ -307,6 +373,17 @@ impl Subscribe {
             }
             handler => Ok(handler),
         }
+    }
+}
+
+fn check_key(text: &str) -> Result<()> {
+    match Filter::new_key(text) {
+        Err(FilterError::Invalid(problem)) => usage(
+            format_args!("--key {problem}"),
+            "give one SQL expression over id, created_at, source, type, subtype, content and metadata",
+        ),
+        Err(e) => Err(crate::error::Error::from(e).into()),
+        Ok(_) => Ok(()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The names of a thread's files.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::Files;
@@ -24,6 +25,27 @@ impl Files {
     /// The lock that is held while a consumer's handler runs.
     pub fn consumer_lock(&self, consumer: &ConsumerId) -> PathBuf {
         Path::new("run").join(format!("{}.lock", self.stem_of(consumer)))
+    }
+
+    /// The lock that is held while a run of a pool is at work at this place.
+    pub fn place_lock(&self, consumer: &ConsumerId, place: u32) -> PathBuf {
+        Path::new("run").join(format!("{}~{place}.lock", self.stem_of(consumer)))
+    }
+
+    /// The places of a pool that ever had a run.
+    pub fn places(&self, consumer: &ConsumerId) -> Vec<u32> {
+        let stem = format!("{}~", self.stem_of(consumer));
+        let place = |name: OsString| name.to_str()?.strip_prefix(&stem)?.strip_suffix(".lock")?.parse().ok();
+        let mut places: Vec<u32> =
+            self.list("run").unwrap_or_default().into_iter().filter_map(place).collect();
+        places.sort_unstable();
+        places
+    }
+
+    /// All locks of a consumer's handlers.
+    pub fn locks_of(&self, consumer: &ConsumerId) -> Vec<PathBuf> {
+        let places = self.places(consumer).into_iter().map(|place| self.place_lock(consumer, place));
+        std::iter::once(self.consumer_lock(consumer)).chain(places).collect()
     }
 
     /// The log of a consumer's handler.

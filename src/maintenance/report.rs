@@ -1,5 +1,6 @@
 //! What a thread holds and the state of its consumers, as `thread info` and other programs show them.
 
+mod singly;
 mod state;
 
 use std::path::Path;
@@ -10,6 +11,7 @@ use rustix::fs::FileType;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
+pub use self::singly::{InHand, WaitingEvent};
 pub use self::state::{ConsumerState, Namespace, Worker};
 use crate::error::Result;
 use crate::files::{DB, Files, WAL};
@@ -168,7 +170,7 @@ fn size_of_files(files: &Files, dir: &str) -> u64 {
 
 /// The settings of a subscription besides handler and filter, under the names of the options of `subscribe`: durations
 /// as the options take them, and an absolute path. No limit is null.
-pub type Settings = [(&'static str, Value); 11];
+pub type Settings = [(&'static str, Value); 14];
 
 pub fn settings(files: &Files, cwd: Option<&Path>, options: &Options) -> Settings {
     [
@@ -180,6 +182,9 @@ pub fn settings(files: &Files, cwd: Option<&Path>, options: &Options) -> Setting
         ("backoff", json!(duration::format_list(&options.backoff))),
         ("timeout", json!(options.timeout.map(duration::format))),
         ("idle", json!((options.deliver == Deliver::Ndjson).then(|| duration::format(options.idle)))),
+        ("concurrency", json!(options.concurrency)),
+        ("key", json!(options.key)),
+        ("ahead", json!(options.finishes_singly().then_some(options.ahead))),
         ("cwd", json!(cwd.map(|cwd| files.resolve(cwd).to_string_lossy().into_owned()))),
         ("env", json!(options.env)),
         ("clear_env", json!(options.clear_env)),
@@ -195,6 +200,8 @@ pub struct ConsumerStatus {
     pub pending: Counted,
     /// Id of the oldest pending event, and when it was stored.
     pub oldest: Option<(i64, Option<String>)>,
+    /// Where events finish singly.
+    pub in_hand: Option<InHand>,
     pub settings: Settings,
 }
 
@@ -212,6 +219,7 @@ impl Serialize for ConsumerStatus {
             "pending": (!at_least).then_some(events),
             "oldest_pending_id": self.oldest.as_ref().map(|(id, _)| id),
             "oldest_pending_at": self.oldest.as_ref().and_then(|(_, at)| at.as_deref()),
+            "in_hand": self.in_hand,
             "dead": s.dead,
             "filter_errors": s.filter_errors,
             "last_filter_error_id": (s.filter_errors > 0).then_some(s.filter_error_id),
@@ -262,13 +270,14 @@ impl ConsumerStatus {
                 _ => break at_work,
             }
         };
-        let (mut pending, mut oldest, mut event_wait) = (Counted::default(), None, None);
+        let (mut pending, mut oldest, mut event_wait, mut is_full) = (Counted::default(), None, None, false);
         let broken = match pending::checked_filter(&subscription) {
             Err(e) => Some(e),
             Ok(_) => {
                 // The look stores the scan watermark and finds the first match, where the count starts.
                 let scan = queue.scan_pending(&subscription, limits.look_until)?;
                 event_wait = scan.wait;
+                is_full = scan.is_full;
                 pending.at_least = scan.cut_short;
                 subscription.filter_errors += scan.failures.len() as i64;
                 if let Some(last) = scan.failures.last() {
@@ -298,7 +307,8 @@ impl ConsumerStatus {
         let state =
             ConsumerState::of(&subscription, at_work, broken, is_pending, event_wait.as_ref(), is_attended);
         let settings = settings(queue.files(), subscription.cwd.as_deref(), &subscription.options);
-        Ok(ConsumerStatus { subscription, state, pending, oldest, settings })
+        let in_hand = InHand::of(queue, &subscription, is_full)?;
+        Ok(ConsumerStatus { subscription, state, pending, oldest, in_hand, settings })
     }
 
     /// When the oldest pending event was stored. `None` if nothing is pending.
@@ -331,6 +341,12 @@ impl ConsumerStatus {
         }
         if self.is_unattended() {
             notes.push("nothing is waiting to retry it: run `thread dispatch`, or keep a worker".to_owned());
+        }
+        if self.in_hand.as_ref().is_some_and(|in_hand| in_hand.is_full) {
+            let most = self.subscription.options.ahead;
+            notes.push(format!(
+                "nothing new starts: {most} events are unfinished, the most that --ahead allows"
+            ));
         }
         if self.subscription.acknowledged_nothing() {
             notes.push(NOTHING_ACKNOWLEDGED.to_owned());

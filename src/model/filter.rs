@@ -93,6 +93,17 @@ impl Filter {
         Ok(Some(Filter { text: text.to_owned(), max_pattern }))
     }
 
+    /// Checks the expression that is the key of events, under the rules for filters.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Filter::new`].
+    pub fn new_key(text: &str) -> Result<Option<Filter>, FilterError> {
+        let key = Filter::new(text, Scope::Subscription)?;
+        key.iter().try_for_each(scratch::check_value)?;
+        Ok(key)
+    }
+
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -103,9 +114,24 @@ impl Filter {
         format!("CASE WHEN (\n{}\n) THEN 1 ELSE 0 END", self.text)
     }
 
+    /// A statement that returns its value for the event, as text.
+    fn value_statement(&self) -> String {
+        let value = format!("SELECT CASE WHEN 1 THEN (\n{}\n) END AS value FROM events", self.text);
+        format!("SELECT CAST(value AS TEXT) FROM ({value})")
+    }
+
     /// Sets the limits under which the filter is evaluated on a connection. Returns those that were set before.
     pub(crate) fn set_limits(&self, conn: &Connection) -> rusqlite::Result<Limits> {
         Limits { value: MAX_VALUE, pattern: self.max_pattern }.set(conn)
+    }
+
+    /// The expression's value for an event, as text; `None` if it is NULL.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Filter::matches`].
+    pub fn value(&self, row: &Row<'_>) -> Result<Option<String>, EvalError> {
+        scratch::value(self, row).map_err(|e| EvalError(message(&e)))
     }
 
     /// Whether an event matches.

@@ -1,14 +1,15 @@
 //! What a consumer has done with the events past its cursor, where events finish singly.
 //!
 //! The cursor is the last finished event before which nothing is unfinished. Past it, a ledger keeps what is finished,
-//! as ranges of ids, and the events that wait before they are tried again. Both end once the cursor has passed them.
+//! as ranges of ids, the events that wait before they are tried again, and those that are claimed by a run. All of it
+//! ends once the cursor has passed it.
 
 use std::collections::BTreeMap;
 
 use super::time::Time;
 
 /// An event that is tried again later.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct EventWait {
     /// Failed attempts at it so far.
     pub attempts: u32,
@@ -32,22 +33,34 @@ impl EventWait {
     }
 }
 
+/// That an event is a run's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Claim {
+    /// The place in the pool, counted from 1. Its lock is held as long as any process of the run is there.
+    pub place: u32,
+    /// Since when.
+    pub since: Time,
+}
+
 /// A change of a ledger. Changes may be applied twice, and all of finished events in any order.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum LedgerChange {
     /// Nothing from `first` to `last`, both included, is unfinished.
     Finish { first: i64, last: i64 },
     /// The event waits, unless it is finished.
     Wait { id: i64, wait: EventWait },
+    /// The event is claimed, unless it is finished, or is claimed no more.
+    Claim { id: i64, claim: Option<Claim> },
 }
 
-/// The finished and the waiting events past a cursor.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// The finished, waiting and claimed events past a cursor.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Ledger {
     cursor: i64,
     /// Last ids by first ids. Ranges neither overlap nor touch each other, nor the cursor.
     finished: BTreeMap<i64, i64>,
     waits: BTreeMap<i64, EventWait>,
+    claims: BTreeMap<i64, Claim>,
 }
 
 impl Ledger {
@@ -56,6 +69,7 @@ impl Ledger {
         cursor: i64,
         finished: impl IntoIterator<Item = (i64, i64)>,
         waits: impl IntoIterator<Item = (i64, EventWait)>,
+        claims: impl IntoIterator<Item = (i64, Claim)>,
     ) -> Ledger {
         let mut ledger = Ledger { cursor, ..Ledger::default() };
         for (first, last) in finished {
@@ -63,6 +77,9 @@ impl Ledger {
         }
         for (id, wait) in waits {
             ledger.apply(&LedgerChange::Wait { id, wait });
+        }
+        for (id, claim) in claims {
+            ledger.apply(&LedgerChange::Claim { id, claim: Some(claim) });
         }
         ledger
     }
@@ -82,11 +99,24 @@ impl Ledger {
         &self.waits
     }
 
+    /// The events that are claimed, ascending. They may have waits, which say how often they were tried before.
+    pub fn claims(&self) -> &BTreeMap<i64, Claim> {
+        &self.claims
+    }
+
+    /// Whether the cursor alone says what is finished, and nothing past it waits or is claimed.
+    pub fn is_plain(&self) -> bool {
+        self.finished.is_empty() && self.waits.is_empty() && self.claims.is_empty()
+    }
+
     pub fn apply(&mut self, change: &LedgerChange) {
         match change {
             LedgerChange::Finish { first, last } => self.finish(*first, *last),
-            LedgerChange::Wait { id, .. } if self.finished_upto(*id).is_some() => {}
+            LedgerChange::Wait { id, .. } | LedgerChange::Claim { id, .. }
+                if self.finished_upto(*id).is_some() => {}
             LedgerChange::Wait { id, wait } => drop(self.waits.insert(*id, wait.clone())),
+            LedgerChange::Claim { id, claim: Some(claim) } => drop(self.claims.insert(*id, *claim)),
+            LedgerChange::Claim { id, claim: None } => drop(self.claims.remove(id)),
         }
     }
 
@@ -107,10 +137,8 @@ impl Ledger {
         } else {
             self.finished.insert(first, last);
         }
-        let over: Vec<i64> = self.waits.range(first..=last).map(|(id, _)| *id).collect();
-        for id in over {
-            self.waits.remove(&id);
-        }
+        self.waits.extract_if(first..=last, |_, _| true).for_each(drop);
+        self.claims.extract_if(first..=last, |_, _| true).for_each(drop);
     }
 
     /// If this id is finished: the last one of the finished ids that follow it without a gap.
@@ -135,36 +163,49 @@ mod tests {
         #[test]
         fn ranges_are_the_finished_ids(
             cursor in 0..5_i64,
-            changes in prop::collection::vec((1..30_i64, 0..6_i64, any::<bool>()), 0..30),
+            changes in prop::collection::vec((1..30_i64, 0..6_i64, 0..4), 0..30),
         ) {
             let now = chrono::Utc::now();
             let mut ledger = Ledger { cursor, ..Ledger::default() };
             let mut model: BTreeSet<i64> = (1..=cursor).collect();
-            let mut waiting = BTreeSet::new();
-            for (first, length, finishes) in changes {
-                if finishes {
-                    ledger.apply(&LedgerChange::Finish { first, last: first + length });
-                    model.extend(first..=first + length);
-                } else {
-                    let wait = EventWait { attempts: 1, deferred: 0, since: now, until: now };
-                    ledger.apply(&LedgerChange::Wait { id: first, wait });
-                    waiting.insert(first);
+            let (mut waiting, mut claimed) = (BTreeSet::new(), BTreeSet::new());
+            for (first, length, what) in changes {
+                match what {
+                    0 => {
+                        ledger.apply(&LedgerChange::Finish { first, last: first + length });
+                        model.extend(first..=first + length);
+                    }
+                    1 => {
+                        let wait = EventWait { attempts: 1, deferred: 0, since: now, until: now };
+                        ledger.apply(&LedgerChange::Wait { id: first, wait });
+                        waiting.insert(first);
+                    }
+                    2 => {
+                        let claim = Some(Claim { place: 1, since: now });
+                        ledger.apply(&LedgerChange::Claim { id: first, claim });
+                        claimed.insert(first);
+                    }
+                    _ => {
+                        ledger.apply(&LedgerChange::Claim { id: first, claim: None });
+                        claimed.remove(&first);
+                    }
                 }
                 waiting.retain(|id| !model.contains(id));
+                claimed.retain(|id| !model.contains(id));
                 for id in 1..40 {
                     prop_assert_eq!(ledger.finished_upto(id).is_some(), model.contains(&id), "{}", id);
                 }
                 let first_gap = (1..).find(|id| !model.contains(id)).unwrap_or(0);
                 prop_assert_eq!(ledger.cursor(), first_gap - 1);
                 prop_assert_eq!(ledger.waits().keys().copied().collect::<BTreeSet<_>>(), waiting.clone());
+                prop_assert_eq!(ledger.claims().keys().copied().collect::<BTreeSet<_>>(), claimed.clone());
                 let mut before = ledger.cursor();
                 for (first, last) in ledger.finished() {
                     prop_assert!(before + 1 < first && first <= last);
                     before = last;
                 }
-                prop_assert_eq!(
-                    Ledger::new(ledger.cursor(), ledger.finished(), ledger.waits().clone()), ledger.clone()
-                );
+                let (waits, claims) = (ledger.waits().clone(), ledger.claims().clone());
+                prop_assert_eq!(Ledger::new(ledger.cursor(), ledger.finished(), waits, claims), ledger.clone());
             }
         }
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::options::{Deliver, Options, UNLIMITED};
+pub use self::options::{AHEAD, Deliver, Options, UNLIMITED};
 pub use self::record::{RUNS_KEPT, Run, RunResult, Span};
 use super::time::Time;
 
@@ -68,8 +68,8 @@ pub enum Task {
     Single(i64),
     /// The retry of a dead letter.
     DeadLetter(i64),
-    /// One event after another, by a handler that is kept.
-    Kept,
+    /// Events that finish singly: one after another by a handler that is kept, or by the runs of a pool.
+    Pool,
 }
 
 /// A request to end a run.
@@ -175,6 +175,22 @@ impl RunState {
             failed: self.failed,
             dead_lettered: self.dead_lettered,
             ..RunState::default()
+        }
+    }
+
+    /// State of a subscription of which only numbers were changed, during a run or not: waits and stalls are over, and
+    /// failed attempts forgotten.
+    pub fn adjusted(&self) -> RunState {
+        let phase = if self.phase == Phase::Running { Phase::Running } else { Phase::Idle };
+        RunState {
+            phase,
+            reason: None,
+            attempts: 0,
+            deferred: 0,
+            next_try: None,
+            dead_streak: 0,
+            judged_streak: 0,
+            ..self.clone()
         }
     }
 
@@ -330,7 +346,7 @@ pub fn apply_outcome(before: &RunState, options: &Options, ended: &Ended) -> Out
         deferred: 0,
         ..before.idle()
     };
-    if succeeded && !matches!(ended.task, Task::Wake | Task::Kept) && !ended.rewound {
+    if succeeded && !matches!(ended.task, Task::Wake | Task::Pool) && !ended.rewound {
         (state.dead_streak, state.judged_streak) = (0, 0);
     }
     if cut_short {

@@ -117,6 +117,29 @@ impl NewSubscription {
             && self.cwd == other.cwd
             && self.options == other.options
     }
+
+    /// Whether it only changes numbers and durations of a subscription whose events finish singly. Runs under way go on
+    /// then, and count.
+    pub fn adjusts(&self, other: &Subscription) -> bool {
+        let (new, old) = (&self.options, &other.options);
+        let adjusted = NewSubscription {
+            options: Options {
+                concurrency: old.concurrency,
+                batch_size: old.batch_size,
+                ahead: old.ahead,
+                max_attempts: old.max_attempts,
+                stall_after: old.stall_after,
+                probe: old.probe,
+                backoff: old.backoff.clone(),
+                idle: old.idle,
+                timeout: old.timeout,
+                ..new.clone()
+            },
+            ..self.clone()
+        };
+        let is_same_kind = old.finishes_singly() && new.is_pool() == old.is_pool();
+        is_same_kind && new.finishes_singly() && adjusted.is_like(other)
+    }
 }
 
 /// A subscription with its cursor and the state of its runs.

@@ -1,21 +1,40 @@
-//! Which events a handler that is kept may be given, and which it has: the rule, without the handler.
+//! Which events the handlers of a consumer may be given, and which they have: the rule, without the handlers.
 //!
-//! At most `size` events are unanswered at a time, and they finish in any order. With a size of one they are handled in
-//! order: an event that waits holds back all after it. After a handler has ended with unanswered events, these are given
+//! Each has at most `size` unanswered events at a time, and they finish in any order. Of events with the same key, only
+//! the oldest unfinished one may be given; one that waits holds back those of its key. With a handler that is kept, so
+//! does one that is finished, until that is stored: otherwise it could be given once more after the next. (The end of a
+//! run is stored with the claims of the next.) A single handler with a `size` of 1 and no key gets all events in order:
+//! while one waits, no other is looked at. After a handler that is kept has ended with unanswered events, these are given
 //! one at a time, so that the one that ends its handler is found.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
-use super::ledger::{EventWait, Ledger, LedgerChange};
+use super::ledger::{Claim, EventWait, Ledger, LedgerChange};
+use super::run::{Deliver, Options};
 use super::time::Time;
 
+/// What events have in common that are handled one after the other.
+pub type Key = Rc<str>;
+
 /// An event that is neither finished nor past.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Open {
     /// Nothing from here to the event matches, except the event.
     from: i64,
-    /// The handler has it; otherwise it waits.
+    /// A handler has it; otherwise it waits, or is held back.
     is_given: bool,
+    key: Option<Key>,
+    /// From when on it may be given, if it is not held back and no handler has it.
+    ready: Option<Time>,
+    /// It was finished before, and is tried once more.
+    is_extra: bool,
+}
+
+impl Open {
+    fn given(from: i64, key: Option<Key>) -> Open {
+        Open { from, is_given: true, key, ready: None, is_extra: false }
+    }
 }
 
 /// What to give next.
@@ -25,16 +44,19 @@ pub enum Turn {
     Full,
     /// This event, whose wait is over.
     Again(i64),
-    /// So many of the events after those that were looked at, the oldest first.
-    Next(usize),
+    /// Events after those that were looked at, the oldest first.
+    Next,
     /// Nothing before this time.
     Wait(Time),
 }
 
-/// The events at a handler that is kept.
-#[derive(Debug, Clone)]
+/// The events at the handlers of a consumer.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Window {
     size: usize,
+    in_order: bool,
+    is_kept: bool,
+    ahead: usize,
     /// Up to this event, they are given one at a time.
     single_upto: i64,
     ledger: Ledger,
@@ -42,24 +64,47 @@ pub struct Window {
     reached: i64,
     open: BTreeMap<i64, Open>,
     given: usize,
-    /// The open events that wait, by the end of their wait.
+    /// The open events of each key.
+    keys: BTreeMap<Key, BTreeSet<i64>>,
+    /// The open events that may be given, and from when on.
     by_end: BTreeSet<(Time, i64)>,
+    /// The keys whose next event may be given once the changes are stored.
+    released: BTreeSet<Key>,
     changes: Vec<LedgerChange>,
 }
 
+/// Before any time.
+const AT_ONCE: Time = Time::MIN_UTC;
+
 impl Window {
-    /// The window of a handler that has just been started. `size` is at least 1.
-    pub fn new(ledger: Ledger, size: usize, single_upto: i64) -> Window {
-        Window {
-            size,
+    /// The window of handlers that are to be started, or, where events are claimed, are at work.
+    pub fn new(ledger: Ledger, options: &Options, single_upto: i64) -> Window {
+        let claimed = |(&id, _): (&i64, &Claim)| (id, Open::given(id, None));
+        let open: BTreeMap<i64, Open> = ledger.claims().iter().map(claimed).collect();
+        let mut window = Window {
+            size: 1,
+            in_order: options.is_in_order(),
+            is_kept: options.deliver == Deliver::Ndjson,
+            ahead: 1,
             single_upto,
             reached: ledger.cursor(),
             ledger,
-            open: BTreeMap::new(),
-            given: 0,
+            given: open.len(),
+            open,
+            keys: BTreeMap::new(),
             by_end: BTreeSet::new(),
+            released: BTreeSet::new(),
             changes: Vec::new(),
-        }
+        };
+        window.adjust(options);
+        window
+    }
+
+    /// Takes over options that were changed.
+    pub fn adjust(&mut self, options: &Options) {
+        let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        (self.size, self.ahead) = (number(options.batch_size), number(options.ahead));
+        self.in_order = options.is_in_order();
     }
 
     pub fn ledger(&self) -> &Ledger {
@@ -71,36 +116,57 @@ impl Window {
         self.reached
     }
 
-    /// Whether events are given one at a time for now.
-    fn is_single(&self) -> bool {
+    /// How many events a handler may have at a time for now.
+    pub fn most_each(&self) -> usize {
         let first = self.open.keys().next().copied();
-        self.size == 1 || self.reached < self.single_upto || first.is_some_and(|id| id <= self.single_upto)
+        let is_single = self.reached < self.single_upto || first.is_some_and(|id| id <= self.single_upto);
+        if is_single { 1 } else { self.size }
     }
 
+    /// Whether an event is given to a handler that has no other.
+    pub fn is_alone(&self, id: i64) -> bool {
+        let failed = |wait: &EventWait| wait.attempts > 0 || wait.deferred == 0;
+        id <= self.single_upto || self.ledger.waits().get(&id).is_some_and(failed)
+    }
+
+    /// What a handler may be given that has fewer events than it may.
     pub fn turn(&self, now: Time) -> Turn {
-        if self.given >= if self.is_single() { 1 } else { self.size } {
-            return Turn::Full;
+        let first = self.by_end.first();
+        if let Some((_, id)) = first
+            && self.ledger.waits().get(id).is_none_or(|wait| wait.is_over(now))
+        {
+            return Turn::Again(*id);
         }
-        let again = match self.size {
-            // In order: only the oldest.
-            1 => self.open.keys().next().copied(),
-            _ => self.by_end.first().map(|(_, id)| *id),
-        };
-        let wait = again.and_then(|id| Some((id, self.ledger.waits().get(&id)?)));
-        match wait {
-            Some((id, wait)) if wait.is_over(now) => Turn::Again(id),
-            Some((_, wait)) if self.size == 1 => Turn::Wait(wait.until),
-            _ => Turn::Next(if self.is_single() { 1 } else { self.size - self.given }),
+        match first {
+            Some((end, _)) if self.in_order => Turn::Wait(*end),
+            None if self.in_order && !self.open.is_empty() => Turn::Full,
+            _ if self.is_far_ahead() => Turn::Full,
+            _ => Turn::Next,
         }
     }
 
-    /// When the next wait ends, if the handler has nothing else to do.
+    /// Whether more may be given once the changes are stored.
+    pub fn is_held_up(&self) -> bool {
+        self.released.iter().any(|key| self.keys.get(key).is_some_and(|same| !same.is_empty()))
+    }
+
+    /// Whether so many events are unfinished that no further ones are looked at.
+    pub fn is_far_ahead(&self) -> bool {
+        self.open.len() >= self.ahead
+    }
+
+    /// How many events wait, or are held back.
+    pub fn waiting(&self) -> usize {
+        self.open.len() - self.given
+    }
+
+    /// When the next wait ends, if the handlers have nothing else to do.
     pub fn next_end(&self) -> Option<Time> {
         self.by_end.first().map(|(end, _)| *end)
     }
 
     /// The next matching event after those that were looked at. Returns whether it is to be given now.
-    pub fn found(&mut self, id: i64) -> bool {
+    pub fn found(&mut self, id: i64, key: Option<Key>) -> bool {
         let from = self.reached + 1;
         if let Some(last) = self.ledger.finished_upto(id) {
             // Nothing matches before it, so what is finished before and after the gap is one range.
@@ -109,42 +175,128 @@ impl Window {
             return false;
         }
         self.reached = id;
-        let wait = self.ledger.waits().get(&id).map(|wait| wait.until);
-        self.open.insert(id, Open { from, is_given: wait.is_none() });
-        match wait {
-            Some(end) => drop(self.by_end.insert((end, id))),
-            None => self.given += 1,
+        let is_first = key.as_ref().is_none_or(|key| {
+            let same = self.keys.entry(key.clone()).or_default();
+            same.insert(id);
+            same.first() == Some(&id) && !self.released.contains(key)
+        });
+        if let Some(open) = self.open.get_mut(&id) {
+            // It is claimed.
+            (open.from, open.key) = (from, key);
+            return false;
         }
-        wait.is_none()
+        let wait = self.ledger.waits().get(&id).map(|wait| wait.until);
+        let is_given = is_first && wait.is_none();
+        self.given += usize::from(is_given);
+        self.open.insert(id, Open { is_given, ..Open::given(from, key) });
+        if is_first && !is_given {
+            self.set_ready(id);
+        }
+        is_given
+    }
+
+    /// The key of an event that is claimed.
+    pub fn set_key(&mut self, id: i64, key: Option<Key>) {
+        let Some(open) = self.open.get_mut(&id) else { return };
+        if let Some(key) = &key {
+            self.keys.entry(key.clone()).or_default().insert(id);
+        }
+        open.key = key;
     }
 
     /// An event is taken as given, whatever is before it.
     pub fn adopt(&mut self, id: i64) {
-        if self.open.insert(id, Open { from: id, is_given: true }).is_none_or(|open| !open.is_given) {
+        if self.open.insert(id, Open::given(id, None)).is_none_or(|open| !open.is_given) {
             self.given += 1;
+        }
+    }
+
+    /// An event that is finished, but tried once more, is given to a handler, and holds back those of its key. Returns
+    /// false if a handler has one of these.
+    pub fn take(&mut self, id: i64, key: Option<Key>) -> bool {
+        let same = key.as_ref().and_then(|key| self.keys.get(key)).cloned().unwrap_or_default();
+        // One that the cursor was moved back over is given like any other.
+        let is_unfinished = self.ledger.finished_upto(id).is_none();
+        let is_released = key.as_ref().is_some_and(|key| self.released.contains(key));
+        if is_unfinished
+            || is_released
+            || same.iter().any(|id| self.has_given(*id))
+            || self.open.contains_key(&id)
+        {
+            return false;
+        }
+        for other in same {
+            if let Some(end) = self.open.get_mut(&other).and_then(|open| open.ready.take()) {
+                self.by_end.remove(&(end, other));
+            }
+        }
+        if let Some(key) = &key {
+            self.keys.entry(key.clone()).or_default().insert(id);
+        }
+        self.open.insert(id, Open { is_extra: true, ..Open::given(id, key) });
+        self.given += 1;
+        true
+    }
+
+    /// A handler no longer has an event that it was given with [`Window::take`].
+    pub fn drop_taken(&mut self, id: i64) {
+        if let Some(open) = self.open.remove(&id) {
+            self.given -= 1;
+            self.is_over(id, open);
         }
     }
 
     /// An event whose wait is over is given again.
     pub fn give_again(&mut self, id: i64) {
-        if let Some(open) = self.open.get_mut(&id).filter(|open| !open.is_given) {
-            open.is_given = true;
-            self.given += 1;
+        let Some(open) = self.open.get_mut(&id).filter(|open| !open.is_given) else { return };
+        open.is_given = true;
+        if let Some(end) = open.ready.take() {
+            self.by_end.remove(&(end, id));
         }
-        self.by_end.retain(|(_, other)| *other != id);
+        self.given += 1;
     }
 
-    /// Whether the handler has the event.
+    /// An event that a handler had is to be given again, as if it had never been given.
+    pub fn give_back(&mut self, id: i64) {
+        let Some(open) = self.open.get_mut(&id).filter(|open| open.is_given) else { return };
+        open.is_given = false;
+        self.given -= 1;
+        self.unclaim(id);
+        self.set_ready(id);
+    }
+
+    fn unclaim(&mut self, id: i64) {
+        if self.ledger.claims().contains_key(&id) {
+            self.change(LedgerChange::Claim { id, claim: None });
+        }
+    }
+
+    /// An event that is given is claimed.
+    pub fn claim(&mut self, id: i64, claim: Claim) {
+        self.change(LedgerChange::Claim { id, claim: Some(claim) });
+    }
+
+    /// An event may be given once its wait is over.
+    fn set_ready(&mut self, id: i64) {
+        let Some(open) = self.open.get_mut(&id) else { return };
+        let end = self.ledger.waits().get(&id).map_or(AT_ONCE, |wait| wait.until);
+        if let Some(before) = open.ready.replace(end) {
+            self.by_end.remove(&(before, id));
+        }
+        self.by_end.insert((end, id));
+    }
+
+    /// Whether a handler has the event.
     pub fn has_given(&self, id: i64) -> bool {
         self.open.get(&id).is_some_and(|open| open.is_given)
     }
 
-    /// The events that the handler has, ascending.
+    /// The events that handlers have, ascending.
     pub fn unanswered(&self) -> impl Iterator<Item = i64> + '_ {
         self.open.iter().filter(|(_, open)| open.is_given).map(|(id, _)| *id)
     }
 
-    /// How many events the handler has.
+    /// How many events handlers have.
     pub fn given(&self) -> usize {
         self.given
     }
@@ -154,14 +306,39 @@ impl Window {
         self.ledger.waits().get(&id).map_or((0, 0), |wait| (wait.attempts, wait.deferred))
     }
 
-    /// An event that the handler had is finished.
+    /// An event that a handler had is finished.
     pub fn finish(&mut self, id: i64) {
         let Some(open) = self.open.remove(&id) else { return };
         self.given -= usize::from(open.is_given);
         self.change(LedgerChange::Finish { first: open.from, last: id });
+        self.is_over(id, open);
     }
 
-    /// An event that the handler had waits before it is given again.
+    /// Lets the next event of its key be given once that is stored.
+    fn is_over(&mut self, id: i64, open: Open) {
+        if let Some(end) = open.ready {
+            self.by_end.remove(&(end, id));
+        }
+        let Some(key) = open.key else { return };
+        if let Some(same) = self.keys.get_mut(&key) {
+            same.remove(&id);
+            match self.is_kept {
+                true => _ = self.released.insert(key),
+                false => self.release(&key),
+            }
+        }
+    }
+
+    /// Lets the next event of a key be given.
+    fn release(&mut self, key: &Key) {
+        match self.keys.get(key).and_then(|same| same.first().copied()) {
+            None => drop(self.keys.remove(key)),
+            Some(next) if !self.has_given(next) => self.set_ready(next),
+            Some(_) => {}
+        }
+    }
+
+    /// An event that a handler had waits before it is given again.
     pub fn wait(&mut self, id: i64, wait: EventWait) {
         if self.ledger.finished_upto(id).is_some() {
             // By somebody else, in the meantime.
@@ -169,8 +346,9 @@ impl Window {
         }
         let Some(open) = self.open.get_mut(&id) else { return };
         self.given -= usize::from(std::mem::take(&mut open.is_given));
-        self.by_end.insert((wait.until, id));
         self.change(LedgerChange::Wait { id, wait });
+        self.unclaim(id);
+        self.set_ready(id);
     }
 
     fn change(&mut self, change: LedgerChange) {
@@ -193,6 +371,7 @@ impl Window {
     /// All changes are stored.
     pub fn stored(&mut self) {
         self.changes.clear();
+        std::mem::take(&mut self.released).iter().for_each(|key| self.release(key));
     }
 
     /// What the store has now, after others have changed it.
@@ -201,30 +380,19 @@ impl Window {
         for change in std::mem::take(&mut self.changes) {
             self.change(change);
         }
-        self.by_end.clear();
-        // Somebody else may have finished an event that waits, or one that the handler has.
-        let ledger = &self.ledger;
-        let is_over = |id: &i64, open: &mut Open| match open.is_given {
-            true => ledger.finished_upto(*id).is_some(),
-            false => !ledger.waits().contains_key(id),
-        };
-        let over: Vec<(i64, Open)> = self.open.extract_if(.., is_over).collect();
-        for (last, Open { from: first, is_given }) in over {
-            self.given -= usize::from(is_given);
-            self.change(LedgerChange::Finish { first, last });
-        }
-        let ledger = &self.ledger;
-        let waiting = self.open.iter().filter(|(_, open)| !open.is_given);
-        let ends = waiting.filter_map(|(id, _)| Some((ledger.waits().get(id)?.until, *id)));
-        self.by_end.extend(ends);
+        // Somebody else may have finished an event that waits, or one that a handler has.
+        let is_over =
+            |(id, open): &(&i64, &Open)| !open.is_extra && self.ledger.finished_upto(**id).is_some();
+        let finished: Vec<i64> = self.open.iter().filter(is_over).map(|(id, _)| *id).collect();
+        finished.into_iter().for_each(|id| self.finish(id));
+        let waiting: Vec<i64> = self.by_end.iter().map(|(_, id)| *id).collect();
+        waiting.into_iter().for_each(|id| self.set_ready(id));
     }
 
-    /// The handler has ended: returns what it had and did not answer, ascending. These are given one at a time from now
-    /// on.
-    pub fn ended(&mut self) -> Vec<i64> {
-        let left: Vec<i64> = self.unanswered().collect();
+    /// A handler that was kept has ended without answers to these events, ascending: they are given one at a time from
+    /// now on.
+    pub fn ended(&mut self, left: &[i64]) {
         self.single_upto = self.single_upto.max(left.last().copied().unwrap_or(0));
-        left
     }
 
     pub fn single_upto(&self) -> i64 {
@@ -234,75 +402,145 @@ impl Window {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet, HashSet};
     use std::time::Duration;
 
     use proptest::prelude::*;
 
     use super::*;
 
-    /// A handler and its supervisor, of whom each may be killed at any moment, with a store that both outlive.
+    /// How an event is handled.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    enum How {
+        /// By a handler that is kept, which ends with its supervisor.
+        Kept,
+        /// By a run that claims it, and goes on without its supervisor.
+        Claimed,
+    }
+
+    /// Handlers and their supervisor, of whom each may be killed at any moment, with a store that all outlive.
+    #[derive(Debug, Clone, PartialEq, Eq, Hash)]
     struct World {
+        how: How,
+        handlers: usize,
         size: usize,
+        /// So many keys, by the remainder of the id; 0 for none.
+        keys: i64,
         /// The ids that match.
         matching: Vec<i64>,
         now: Time,
         stored: Ledger,
         window: Window,
         single_upto: i64,
-        /// What the handler has.
-        given: BTreeSet<i64>,
+        /// Which handler has which event.
+        given: BTreeMap<i64, usize>,
+        /// Those at runs whose supervisor was killed.
+        orphans: BTreeSet<i64>,
         acked: BTreeSet<i64>,
         order: Vec<i64>,
+        /// Attempts at events in a row without an end.
+        failed: BTreeMap<i64, u32>,
+        /// How often the supervisor was killed.
+        killed: u32,
     }
 
     impl World {
-        fn new(size: usize, matching: Vec<i64>) -> World {
-            let window = Window::new(Ledger::default(), size, 0);
+        fn new(how: How, handlers: usize, size: usize, keys: i64, matching: Vec<i64>) -> World {
+            let options = World::options(how, handlers, size, keys);
             World {
+                how,
+                handlers,
                 size,
+                keys,
                 matching,
-                now: chrono::Utc::now(),
+                now: Time::UNIX_EPOCH,
                 stored: Ledger::default(),
-                window,
+                window: Window::new(Ledger::default(), &options, 0),
                 single_upto: 0,
-                given: BTreeSet::new(),
+                given: BTreeMap::new(),
+                orphans: BTreeSet::new(),
                 acked: BTreeSet::new(),
                 order: Vec::new(),
+                failed: BTreeMap::new(),
+                killed: 0,
             }
         }
 
-        /// Gives the handler what it may have.
-        fn give(&mut self) {
-            loop {
-                match self.window.turn(self.now) {
-                    Turn::Full | Turn::Wait(_) => break,
-                    Turn::Again(id) => {
-                        self.window.give_again(id);
-                        self.is_given(id);
+        fn options(how: How, handlers: usize, size: usize, keys: i64) -> Options {
+            Options {
+                deliver: if how == How::Kept { Deliver::Ndjson } else { Deliver::Stdin },
+                batch_size: size as u64,
+                concurrency: u32::try_from(handlers).ok().filter(|handlers| *handlers > 1),
+                key: (keys > 0).then(String::new),
+                ..Options::default()
+            }
+        }
+
+        fn key(&self, id: i64) -> Option<Key> {
+            (self.keys > 0).then(|| (id % self.keys).to_string().into())
+        }
+
+        /// How many events a handler has.
+        fn load(&self, handler: usize) -> usize {
+            self.given.values().filter(|other| **other == handler).count()
+        }
+
+        /// The handler that has the fewest events, if it may have more.
+        fn free(&self) -> Option<usize> {
+            let free = (0..self.handlers).min_by_key(|handler| self.load(*handler))?;
+            (self.load(free) < self.window.most_each()).then_some(free)
+        }
+
+        /// Gives a handler an event that it may have. Returns false if there is none.
+        fn give_one(&mut self) -> bool {
+            let busy = self.orphans.len();
+            let Some(handler) = self.free().filter(|_| self.given.len() + busy < self.handlers * self.size)
+            else {
+                return false;
+            };
+            match self.window.turn(self.now) {
+                Turn::Full | Turn::Wait(_) => false,
+                Turn::Again(id) => {
+                    self.window.give_again(id);
+                    self.is_given(id, handler);
+                    true
+                }
+                Turn::Next => {
+                    let reached = self.window.reached();
+                    let Some(&id) = self.matching.iter().find(|id| **id > reached) else { return false };
+                    if self.window.found(id, self.key(id)) {
+                        self.is_given(id, handler);
                     }
-                    Turn::Next(room) => {
-                        assert!(room > 0);
-                        let reached = self.window.reached();
-                        let Some(&id) = self.matching.iter().find(|id| **id > reached) else { break };
-                        if self.window.found(id) {
-                            self.is_given(id);
-                        }
-                    }
+                    true
                 }
             }
         }
 
-        fn is_given(&mut self, id: i64) {
-            assert!(self.given.insert(id), "{id} is given twice at once");
-            assert!(self.given.len() <= self.size);
+        fn is_given(&mut self, id: i64, handler: usize) {
+            assert!(!self.orphans.contains(&id), "{id} is given twice at once");
+            assert!(self.given.insert(id, handler).is_none(), "{id} is given twice at once");
+            assert!(!self.acked.contains(&id) || self.stored.finished_upto(id).is_none(), "{id} is finished");
+            assert!(self.load(handler) <= self.size);
             if id <= self.single_upto {
-                assert_eq!(self.given.len(), 1, "{id} is not given alone");
+                assert_eq!(self.load(handler), 1, "{id} is not given alone");
+            }
+            if let Some(key) = self.key(id) {
+                let others = self.given.keys().chain(&self.orphans).filter(|other| **other != id);
+                assert!(others.clone().all(|other| self.key(*other).as_ref() != Some(&key)), "two of {key}");
+                let before = self.matching.iter().filter(|before| **before < id);
+                let mut before = before.filter(|before| self.key(**before).as_ref() == Some(&key));
+                // What a run has finished is stored with its claim.
+                let ledger = if self.how == How::Kept { &self.stored } else { self.window.ledger() };
+                let is_over = |id: &i64| ledger.finished_upto(*id).is_some();
+                assert!(before.all(is_over), "{id} is before an older one of {key}");
+            }
+            if self.how == How::Claimed {
+                self.window.claim(id, Claim { place: 1, since: self.now });
+                self.store();
             }
         }
 
-        fn answer(&mut self, at: usize, acks: bool, wait: u64) {
-            let Some(&id) = self.given.iter().nth(at % self.given.len().max(1)) else { return };
+        fn answer(&mut self, id: i64, acks: bool, wait: u64) {
             assert!(self.window.has_given(id));
             self.given.remove(&id);
             if acks {
@@ -310,11 +548,16 @@ mod tests {
                 self.order.push(id);
                 self.window.finish(id);
             } else {
-                let until = self.now + Duration::from_secs(wait);
-                let (attempts, deferred) = self.window.tried(id);
-                self.window.wait(id, EventWait { attempts: attempts + 1, deferred, since: self.now, until });
+                self.fails(id, wait);
             }
-            assert_eq!(self.window.given(), self.given.len());
+            assert_eq!(self.window.given(), self.given.len() + self.orphans.len());
+        }
+
+        fn fails(&mut self, id: i64, wait: u64) {
+            *self.failed.entry(id).or_default() += 1;
+            let until = self.now + Duration::from_secs(wait);
+            let (attempts, deferred) = self.window.tried(id);
+            self.window.wait(id, EventWait { attempts: attempts + 1, deferred, since: self.now, until });
         }
 
         fn store(&mut self) {
@@ -333,31 +576,71 @@ mod tests {
             }
         }
 
-        fn kill_handler(&mut self) {
-            let left = self.window.ended();
-            assert_eq!(left, self.given.iter().copied().collect::<Vec<_>>());
-            self.single_upto = self.single_upto.max(left.last().copied().unwrap_or(0));
+        /// A handler ends without an answer.
+        fn kill_handler(&mut self, handler: usize) {
+            let left: Vec<i64> =
+                self.given.iter().filter(|(_, other)| **other == handler).map(|(id, _)| *id).collect();
+            let Some((first, others)) = left.split_first() else { return };
+            self.given.retain(|id, _| !left.contains(id));
+            if self.how == How::Kept {
+                self.window.ended(&left);
+                self.single_upto = self.single_upto.max(left.last().copied().unwrap_or(0));
+            }
+            self.fails(*first, 0);
+            others.iter().for_each(|id| self.window.give_back(*id));
             self.store();
-            self.start();
         }
 
         fn kill_supervisor(&mut self) {
-            self.start();
+            self.killed += 1;
+            let given = std::mem::take(&mut self.given);
+            if self.how == How::Claimed {
+                self.orphans.extend(given.keys());
+            }
+            let options = World::options(self.how, self.handlers, self.size, self.keys);
+            self.window = Window::new(self.stored.clone(), &options, self.single_upto);
+            // Runs whose ends were not stored.
+            let over = self.stored.claims().keys().copied().filter(|id| !self.orphans.contains(id));
+            over.collect::<Vec<_>>().into_iter().for_each(|id| self.fails(id, 0));
         }
 
-        fn start(&mut self) {
-            self.given.clear();
-            self.window = Window::new(self.stored.clone(), self.size, self.single_upto);
+        /// A run ends whose supervisor was killed. Nobody heard whether it succeeded.
+        fn end_orphan(&mut self, id: i64) {
+            if self.orphans.remove(&id) {
+                self.fails(id, 0);
+                self.store();
+            }
         }
 
         /// Somebody acknowledges an event by hand.
-        fn ack_by_hand(&mut self, at: usize) {
-            let Some(&id) = self.matching.get(at % self.matching.len().max(1)) else { return };
+        fn ack_by_hand(&mut self, id: i64) {
             self.acked.insert(id);
             self.stored.apply(&LedgerChange::Finish { first: id, last: id });
             self.window.reload(self.stored.clone());
-            self.given.retain(|id| self.stored.finished_upto(*id).is_none());
-            assert_eq!(self.window.given(), self.given.len());
+            self.given.retain(|id, _| self.window.has_given(*id));
+            self.orphans.retain(|id| self.window.has_given(*id));
+            assert_eq!(self.window.given(), self.given.len() + self.orphans.len());
+        }
+
+        /// In the end, everything is handled.
+        fn finish(mut self) {
+            let last = self.matching.last().copied().unwrap_or(0);
+            for _ in 0..200 {
+                if self.stored.cursor() == last && self.orphans.is_empty() {
+                    break;
+                }
+                self.now += Duration::from_secs(30);
+                let orphans = self.orphans.clone();
+                orphans.into_iter().for_each(|id| self.end_orphan(id));
+                while self.give_one() {}
+                if let Some(id) = self.given.keys().next().copied() {
+                    self.answer(id, true, 0);
+                }
+                self.store();
+            }
+            assert!(self.matching.iter().all(|id| self.acked.contains(id)), "{self:?}");
+            assert_eq!(self.stored.cursor(), last);
+            assert!(self.stored.is_plain());
         }
     }
 
@@ -367,8 +650,9 @@ mod tests {
         Answer(usize, bool, u64),
         Store,
         Time(u64),
-        KillHandler,
+        KillHandler(usize),
         KillSupervisor,
+        EndOrphan(usize),
         ByHand(usize),
     }
 
@@ -378,53 +662,114 @@ mod tests {
             6 => (any::<usize>(), any::<bool>(), 0..20_u64).prop_map(|(at, acks, wait)| Step::Answer(at, acks, wait)),
             3 => Just(Step::Store),
             2 => (0..15_u64).prop_map(Step::Time),
-            1 => Just(Step::KillHandler),
+            1 => (0..4_usize).prop_map(Step::KillHandler),
             1 => Just(Step::KillSupervisor),
+            2 => any::<usize>().prop_map(Step::EndOrphan),
             1 => any::<usize>().prop_map(Step::ByHand),
         ]
     }
 
+    fn nth(mut ids: impl ExactSizeIterator<Item = i64>, at: usize) -> Option<i64> {
+        let length = ids.len();
+        ids.nth(at % length.max(1))
+    }
+
     proptest! {
         /// Whoever is killed and whatever is answered: nothing is given twice at once, nothing is finished that nobody
-        /// acknowledged, and nothing is forgotten.
+        /// acknowledged, nothing is forgotten, and no order of a key is broken.
         #[test]
         fn every_event_is_handled(
+            how in prop_oneof![Just(How::Kept), Just(How::Claimed)],
+            handlers in 1..4_usize,
             size in 1..5_usize,
+            keys in 0..4_i64,
             matching in prop::collection::btree_set(1..40_i64, 0..15),
             steps in prop::collection::vec(step(), 0..80),
         ) {
-            let mut world = World::new(size, matching.into_iter().collect());
-            let mut killed = false;
+            let mut world = World::new(how, handlers, size, keys, matching.into_iter().collect());
+            let mut in_order = handlers == 1 && size == 1;
             for step in steps {
                 match step {
-                    Step::Give => world.give(),
-                    Step::Answer(at, acks, wait) => world.answer(at, acks, wait),
+                    Step::Give => while world.give_one() {},
+                    Step::Answer(at, acks, wait) => {
+                        if let Some(id) = nth(world.given.keys().copied(), at) {
+                            world.answer(id, acks, wait);
+                        }
+                    }
                     Step::Store => world.store(),
                     Step::Time(seconds) => world.now += Duration::from_secs(seconds),
-                    Step::KillHandler => world.kill_handler(),
+                    Step::KillHandler(handler) => world.kill_handler(handler),
                     Step::KillSupervisor => {
-                        killed = true;
+                        in_order = false;
                         world.kill_supervisor();
                     }
+                    Step::EndOrphan(at) => {
+                        if let Some(id) = nth(world.orphans.clone().into_iter(), at) {
+                            world.end_orphan(id);
+                        }
+                    }
                     Step::ByHand(at) => {
-                        killed = true;
-                        world.ack_by_hand(at);
+                        in_order = false;
+                        if let Some(id) = nth(world.matching.iter().copied(), at) {
+                            world.ack_by_hand(id);
+                        }
                     }
                 }
                 world.check();
             }
-            for _ in 0..200 {
-                world.now += Duration::from_secs(30);
-                world.give();
-                world.answer(0, true, 0);
-                world.store();
-            }
-            prop_assert!(world.matching.iter().all(|id| world.acked.contains(id)));
-            prop_assert_eq!(world.stored.cursor(), world.matching.last().copied().unwrap_or(0));
-            prop_assert_eq!(world.stored.finished().count() + world.stored.waits().len(), 0);
-            if size == 1 && !killed {
+            if in_order && keys <= 1 {
                 prop_assert!(world.order.is_sorted());
             }
+            world.finish();
+        }
+    }
+
+    /// Two handlers, three events, two keys: everything that can happen, in every order.
+    #[test]
+    fn pools_are_explored_exhaustively() {
+        for (how, keys) in [(How::Kept, 0), (How::Kept, 2), (How::Claimed, 0), (How::Claimed, 2)] {
+            let mut left = vec![World::new(how, 2, 1, keys, vec![1, 2, 3])];
+            let mut seen = HashSet::new();
+            while let Some(world) = left.pop() {
+                if !seen.insert(world.clone()) {
+                    continue;
+                }
+                world.check();
+                world.clone().finish();
+                let mut next = |change: &dyn Fn(&mut World)| {
+                    let mut after = world.clone();
+                    change(&mut after);
+                    // In which order they were acknowledged makes no difference from here on.
+                    after.order.clear();
+                    left.push(after);
+                };
+                next(&|world| _ = world.give_one());
+                next(&World::store);
+                for id in world.given.keys().copied() {
+                    next(&|world| world.answer(id, true, 0));
+                    if !world.failed.contains_key(&id) {
+                        next(&|world| world.answer(id, false, 5));
+                    }
+                }
+                for id in world.orphans.iter().copied() {
+                    if world.failed.get(&id).is_none_or(|failed| *failed < 2) {
+                        next(&|world| world.end_orphan(id));
+                    }
+                }
+                for handler in 0..2 {
+                    if world.given.iter().any(|(id, of)| *of == handler && !world.failed.contains_key(id)) {
+                        next(&|world| world.kill_handler(handler));
+                    }
+                }
+                let matters = !world.given.is_empty() || !world.window.changes().is_empty();
+                if matters && world.killed < 1 {
+                    next(&World::kill_supervisor);
+                }
+                if world.now == Time::UNIX_EPOCH {
+                    next(&|world| world.now += Duration::from_secs(5));
+                }
+            }
+            assert!(seen.len() > 10_000, "{how:?}: {}", seen.len());
         }
     }
 }

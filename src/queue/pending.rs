@@ -9,6 +9,9 @@ use crate::model::subscription::Subscription;
 use crate::pending::{self, PendingScan};
 use crate::store::FilterFailure;
 
+/// Only the first few failures are logged, so that a filter that fails on everything does not fill the log.
+const SHOWN: usize = 10;
+
 impl Queue {
     /// Looks for the oldest pending event of a consumer, and logs the events its filter failed on.
     ///
@@ -36,9 +39,25 @@ impl Queue {
         Ok(())
     }
 
+    /// Records and logs events for which the key of a consumer could not be evaluated.
+    pub(crate) fn note_without_key(
+        &mut self,
+        subscription: &mut Subscription,
+        failures: &[FilterFailure],
+    ) -> Result<()> {
+        let mut failures = failures.to_vec();
+        failures.retain(|failure| failure.id > subscription.filter_error_id);
+        let Some(newest) = failures.last().map(|failure| failure.id) else { return Ok(()) };
+        pending::remember_failures(&mut *self.store, subscription, &mut failures)?;
+        for failure in failures.iter().take(SHOWN) {
+            let (consumer, id, error) = (&subscription.consumer, failure.id, log::Quoted(&failure.message));
+            log!(self, Warn, "key: consumer={consumer} id={id} has none: error={error}");
+        }
+        subscription.filter_error_id = newest;
+        Ok(())
+    }
+
     fn log_failures(&self, subscription: &Subscription, failures: &[FilterFailure]) {
-        // Only the first few, so that a filter that fails on everything does not fill the log.
-        const SHOWN: usize = 10;
         let consumer = &subscription.consumer;
         for failure in failures.iter().take(SHOWN) {
             let (id, error) = (failure.id, log::Quoted(&failure.message));

@@ -10,6 +10,7 @@ use crate::files::{CONTROL, Files};
 use crate::model::ledger::{EventWait, LedgerChange};
 use crate::model::run::{Phase, RunState};
 use crate::model::subscription::{ConsumerId, Subscription};
+use crate::pending::checked_filter;
 use crate::queue::Queue;
 use crate::store::{Notice, RunUpdate};
 
@@ -65,6 +66,28 @@ pub fn resume(queue: &mut Queue, consumer: &ConsumerId) -> Result<Subscription> 
             _ => RunState { phase: Phase::Idle, ..fresh },
         }
     })
+}
+
+/// Ends the wait of a single event, where events finish singly, and resets its attempts.
+///
+/// # Errors
+///
+/// [`Error::UnknownConsumer`]; [`Error::NotPending`] if it is finished, or not one of the consumer's.
+pub fn resume_event(queue: &mut Queue, consumer: &ConsumerId, id: i64) -> Result<Subscription> {
+    let ledger = queue.store.ledger(consumer)?;
+    let subscription = queue.subscription(consumer)?;
+    let is_one = match checked_filter(&subscription)? {
+        Some(filter) => queue.matches(id, &filter)?,
+        None => queue.event(id)?.is_some(),
+    };
+    if !is_one || ledger.finished_upto(id).is_some() {
+        return Err(Error::NotPending { consumer: consumer.clone(), id });
+    }
+    let now = Utc::now();
+    let wait = EventWait { attempts: 0, deferred: 0, since: now, until: now };
+    // Otherwise it does not wait.
+    let over = ledger.waits().contains_key(&id).then_some(LedgerChange::Wait { id, wait });
+    change(queue, consumer, over.into_iter().collect(), |_, current| current.state.clone())
 }
 
 fn change(

@@ -12,7 +12,7 @@ use chrono::Utc;
 
 use super::attend;
 use super::launcher::Launcher;
-use super::process::Liveness;
+use super::process::{self, Liveness};
 use crate::error::{Error, Result};
 use crate::files::Files;
 use crate::files::lock::Lock;
@@ -204,6 +204,14 @@ fn start_if_due(
     time: &mut Option<Duration>,
     mut slots: Option<&mut Slots>,
 ) -> Result<Dispatched> {
+    // The supervisor of handlers whose events finish singly looks at the events by itself, and again after it has let go
+    // of the lock. Where many are held back, that takes longer than this.
+    if subscription.options.finishes_singly()
+        && subscription.state.phase == Phase::Running
+        && process::supervisor_of(&queue.files, subscription) == Liveness::Alive
+    {
+        return Ok(Dispatched::LockHeld);
+    }
     let began = Instant::now();
     let step = next_step(queue, subscription, time.map(|left| began + left));
     *time = time.map(|left| left.saturating_sub(began.elapsed()));

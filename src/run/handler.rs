@@ -3,14 +3,18 @@
 //! A run whose `sh` ends with 0 ends when that has been reaped, whatever it left in the background. Any other run is
 //! over only when its whole process group is gone: one that is being *ended* (by a time limit or `stop`), and one
 //! whose `sh` failed, so that what this left does not work on beside the next attempt. Standard output and error go
-//! straight to a file, so no process has to read them from a pipe.
+//! straight to a file, so no process has to read them from a pipe. In a pool, where several handlers share a log, that
+//! is a file of its own, which is added to the log when the run ends.
 
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::num::NonZeroI32;
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
@@ -30,7 +34,7 @@ use crate::pending::checked_filter;
 use crate::queue::{Queue, Remaining, Selection};
 
 /// A batch on stdin is cut off after the event with which it reaches this many bytes.
-const BATCH_BYTES: usize = 1024 * 1024;
+pub const BATCH_BYTES: usize = 1024 * 1024;
 
 /// How many rotated files of a handler's log are kept.
 const LOGS_KEPT: usize = 3;
@@ -112,7 +116,7 @@ pub fn next_task(
 
 /// Returns an unlinked file with these contents, positioned at its beginning. A regular file, not a pipe:
 /// no writer blocks if the handler does not read it.
-fn stdin_file(queue: &Queue, contents: &[u8]) -> Result<File> {
+pub fn stdin_file(queue: &Queue, contents: &[u8]) -> Result<File> {
     let make = || {
         let mut file = queue.files.make_unnamed_file("run")?;
         file.write_all(contents)?;
@@ -126,6 +130,8 @@ fn stdin_file(queue: &Queue, contents: &[u8]) -> Result<File> {
 pub struct Terms<'t> {
     /// It holds a copy.
     pub lock: &'t Lock,
+    /// In a pool, its place.
+    pub place: Option<u32>,
     /// Of the lease, if there is one.
     pub epoch: Option<i64>,
     /// What ends it if its supervisor cannot, and when.
@@ -140,15 +146,25 @@ pub fn start(
     stdin: Option<File>,
     terms: Terms<'_>,
 ) -> Result<Running> {
-    let output = open_output(files, subscription, task);
+    let begins = begins(subscription, task, terms.place);
+    let output = open_output(files, subscription, |output| match terms.place {
+        None => output.begin(&begins),
+        Some(_) => {
+            let file = files.make_unnamed_file(HANDLER_LOGS)?;
+            // It is read while the handler may write to it.
+            rustix::fs::fcntl_setfl(&file, rustix::fs::OFlags::APPEND)?;
+            output.printed = Printed::Aside { file, begins };
+            Ok(())
+        }
+    });
     let mut command = command(files, subscription);
     if let Some(epoch) = terms.epoch {
         command.env("THREAD_EPOCH", epoch.to_string());
     }
-    let file = output.as_ref().map(|output| &output.file);
+    let file = output.as_ref().map(Output::target);
     let spawned = match terms.guard {
         #[cfg(target_os = "linux")]
-        None => {
+        None if !spawn::passes_other_limit() => {
             let given = spawn::Given { stdin: stdin.as_ref(), output: file, errors: file };
             spawn::without_fork(&command, terms.lock, given)
         }
@@ -168,7 +184,10 @@ pub fn start(
 /// Starts a handler that is kept, with the pipes to and from it.
 pub fn start_kept(files: &Files, subscription: &Subscription, terms: Terms<'_>) -> Result<(Running, Pipes)> {
     let failed = |source| Error::Spawn { what: "the handler", source };
-    let output = open_output(files, subscription, Task::Kept);
+    let output = open_output(files, subscription, |output| {
+        output.printed = Printed::Kept { recent: Vec::new(), is_shared: terms.place.is_some() };
+        output.begin(&begins(subscription, Task::Pool, terms.place))
+    });
     let (pipes, Ends { stdin, stdout, stderr }) = Pipes::new().map_err(failed)?;
     let mut command = command(files, subscription);
     if let Some(epoch) = terms.epoch {
@@ -182,20 +201,37 @@ pub fn start_kept(files: &Files, subscription: &Subscription, terms: Terms<'_>) 
     Ok((Running::new(Pid::from_child(&child), output), pipes))
 }
 
-/// The handler's log, with the note of a beginning.
-fn open_output(files: &Files, subscription: &Subscription, task: Task) -> Option<Output> {
-    let mut output = Output::open(files, subscription);
-    match &mut output {
-        Ok(output) => output.begin(subscription, task),
-        Err(e) => {
-            let consumer = &subscription.consumer;
-            log!(files, Warn, "handler: consumer={consumer} its output is lost: {e}");
-        }
-    }
-    output.ok()
+/// The handler's log, after `begin` has noted there that a run begins.
+fn open_output(
+    files: &Files,
+    subscription: &Subscription,
+    begin: impl FnOnce(&mut Output) -> io::Result<()>,
+) -> Option<Output> {
+    let output = Output::open(files, subscription).and_then(|mut output| {
+        begin(&mut output)?;
+        Ok(output)
+    });
+    let consumer = &subscription.consumer;
+    output.inspect_err(|e| log!(files, Warn, "handler: consumer={consumer} its output is lost: {e}")).ok()
 }
 
-fn fork(mut command: Command, stdin: Option<File>, output: Option<&File>) -> std::io::Result<Pid> {
+/// The line before what a run prints.
+fn begins(subscription: &Subscription, task: Task, place: Option<u32>) -> String {
+    let given = match task {
+        Task::Wake | Task::Pool => String::new(),
+        Task::Batch(last) => format!(" events upto={last}"),
+        Task::Single(id) => format!(" event id={id}"),
+        Task::DeadLetter(id) => format!(" dead letter id={id}"),
+    };
+    let attempt = match task {
+        Task::Pool => String::new(),
+        _ => format!(" attempt={}", subscription.state.attempts),
+    };
+    let place = place.map(|place| format!(" place={place}")).unwrap_or_default();
+    format!("=== {} begins{attempt}{given}{place}\n", time::now())
+}
+
+fn fork(mut command: Command, stdin: Option<File>, output: Option<&File>) -> io::Result<Pid> {
     if let Some(file) = stdin {
         command.stdin(file);
     }
@@ -241,6 +277,7 @@ impl Running {
         let exit_notice = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok();
         #[cfg(not(target_os = "linux"))]
         let exit_notice = None;
+        ended().insert(pid.as_raw_nonzero(), None);
         Running { pid, exit_notice, exit: None, kill_at: None, has_rest: false, output }
     }
 
@@ -299,10 +336,9 @@ impl Running {
     /// once its grace period is over.
     #[expect(clippy::disallowed_methods, reason = "ends a handler")]
     pub fn poll(&mut self) -> Option<Exit> {
-        for (pid, status) in reaped() {
-            if pid == self.pid {
-                self.exit = Some(exit_of(status));
-            }
+        reap();
+        if self.exit.is_none() {
+            self.exit = ended().get_mut(&self.pid.as_raw_nonzero()).and_then(Option::take);
         }
         if let Some(exit) = self.exit {
             let may_leave = exit == Exit::Code(0) && self.kill_at.is_none();
@@ -340,18 +376,30 @@ impl Running {
 
     /// Writes the end of the run and its duration, `after`, to the handler's log. Returns the last part of
     /// the run's output, at most [`OUTPUT_KEPT`] bytes, and where all of it is in the log.
-    pub fn finish(self, exit: Exit, after: Duration) -> (String, Option<Span>) {
-        self.output.map(|mut output| output.end(exit, after)).unwrap_or_default()
+    pub fn finish(mut self, exit: Exit, after: Duration) -> (String, Option<Span>) {
+        self.output.take().map(|mut output| output.end(exit, after)).unwrap_or_default()
     }
 }
 
-/// Reaps all ended children: processes that earlier runs left behind.
-pub fn reap() {
-    reaped().for_each(drop);
+impl Drop for Running {
+    fn drop(&mut self) {
+        ended().remove(&self.pid.as_raw_nonzero());
+    }
 }
 
-fn reaped() -> impl Iterator<Item = (Pid, WaitStatus)> {
-    std::iter::from_fn(|| rustix::process::wait(WaitOptions::NOHANG).ok().flatten())
+/// The first processes of the handlers that run here, and how those have ended that were reaped.
+fn ended() -> MutexGuard<'static, BTreeMap<NonZeroI32, Option<Exit>>> {
+    static ENDED: Mutex<BTreeMap<NonZeroI32, Option<Exit>>> = Mutex::new(BTreeMap::new());
+    ENDED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Reaps all ended children: handlers, and processes that earlier runs left behind.
+pub fn reap() {
+    while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
+        if let Some(exit) = ended().get_mut(&pid.as_raw_nonzero()) {
+            *exit = Some(exit_of(status));
+        }
+    }
 }
 
 fn exit_of(status: WaitStatus) -> Exit {
@@ -367,40 +415,58 @@ struct Output {
     file: File,
     /// The offset at which this run's output begins, in bytes.
     from: u64,
+    printed: Printed,
+}
+
+/// Where the output of a run is.
+enum Printed {
+    /// In the log.
+    There,
+    /// In a file of its own, until it ends; and the line that comes before it in the log.
+    Aside { file: File, begins: String },
+    /// In the log, written by this process, perhaps among that of others; and the end of it.
+    Kept { recent: Vec<u8>, is_shared: bool },
 }
 
 impl Output {
-    fn open(files: &Files, subscription: &Subscription) -> std::io::Result<Output> {
+    fn open(files: &Files, subscription: &Subscription) -> io::Result<Output> {
         let name = files.handler_log(&subscription.consumer);
         files.make_dir(HANDLER_LOGS)?;
         if files.size(&name) > rotation::MAX_LOG {
             let stem = files.rotated_handler_logs(&subscription.consumer);
             rotation::set_log_aside(files, &name.to_string_lossy(), &stem, LOGS_KEPT)?;
         }
-        Ok(Output { file: files.open_file(name, Access::Append)?, from: 0 })
+        let file = files.open_file(name, Access::Append)?;
+        Ok(Output { file, from: 0, printed: Printed::There })
     }
 
-    fn begin(&mut self, subscription: &Subscription, task: Task) {
-        let given = match task {
-            Task::Wake | Task::Kept => String::new(),
-            Task::Batch(last) => format!(" events upto={last}"),
-            Task::Single(id) => format!(" event id={id}"),
-            Task::DeadLetter(id) => format!(" dead letter id={id}"),
-        };
-        let attempt = match task {
-            Task::Kept => String::new(),
-            _ => format!(" attempt={}", subscription.state.attempts),
-        };
-        self.note(&format!("begins{attempt}{given}"));
-        self.from = self.file.metadata().map(|log| log.len()).unwrap_or(0);
+    /// What the handler's own output is written to.
+    fn target(&self) -> &File {
+        match &self.printed {
+            Printed::Aside { file, .. } => file,
+            Printed::There | Printed::Kept { .. } => &self.file,
+        }
+    }
+
+    fn begin(&mut self, begins: &str) -> io::Result<()> {
+        self.write(begins);
+        self.from = self.file.metadata()?.len();
+        Ok(())
     }
 
     fn end(&mut self, exit: Exit, after: Duration) -> (String, Option<Span>) {
-        let span = self.file.metadata().ok().map(|log| {
+        let tail = self.tail().unwrap_or_default();
+        if let Printed::Aside { file, begins } = std::mem::replace(&mut self.printed, Printed::There) {
+            let mut file = file;
+            let added = self.begin(&begins).and_then(|()| file.rewind());
+            // Only for people to read, too.
+            drop(added.and_then(|()| io::copy(&mut file, &mut self.file)));
+        }
+        let is_mixed = matches!(self.printed, Printed::Kept { is_shared: true, .. });
+        let span = self.file.metadata().ok().filter(|_| !is_mixed).map(|log| {
             let length = log.len().saturating_sub(self.from);
             Span { file: log.ino(), offset: self.from, length }
         });
-        let tail = self.tail().unwrap_or_default();
         if !tail.is_empty() && !tail.ends_with('\n') {
             self.write("\n");
         }
@@ -408,12 +474,16 @@ impl Output {
         (tail.trim_end().to_owned(), span)
     }
 
-    fn tail(&mut self) -> std::io::Result<String> {
-        let length = self.file.metadata()?.len();
-        let from = self.from.max(length.saturating_sub(OUTPUT_KEPT));
-        self.file.seek(SeekFrom::Start(from))?;
+    fn tail(&mut self) -> io::Result<String> {
+        let (mut file, from) = match &self.printed {
+            Printed::There => (&self.file, self.from),
+            Printed::Aside { file, .. } => (file, 0),
+            Printed::Kept { recent, .. } => return Ok(String::from_utf8_lossy(recent).into_owned()),
+        };
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(from.max(length.saturating_sub(OUTPUT_KEPT))))?;
         let mut bytes = Vec::new();
-        (&self.file).take(OUTPUT_KEPT).read_to_end(&mut bytes)?;
+        file.take(OUTPUT_KEPT).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
@@ -422,9 +492,14 @@ impl Output {
         if self.file.metadata().is_ok_and(|log| log.len() > rotation::MAX_LOG)
             && let Ok(new) = Output::open(files, subscription)
         {
-            *self = new;
+            (self.file, self.from) = (new.file, new.from);
         }
         drop(self.file.write_all(text));
+        if let Printed::Kept { recent, .. } = &mut self.printed {
+            recent.extend_from_slice(text);
+            let surplus = recent.len().saturating_sub(OUTPUT_KEPT as usize);
+            recent.drain(..surplus);
+        }
     }
 
     fn note(&mut self, text: &str) {

@@ -140,7 +140,7 @@ fn skipped(queue: &mut Queue, current: &Subscription) -> Result<Option<i64>> {
     }
     Ok(match (state.phase, state.task) {
         (Phase::Running, Some(Task::Batch(last) | Task::Single(last))) => Some(last),
-        (Phase::Running, Some(Task::DeadLetter(_) | Task::Kept)) => None,
+        (Phase::Running, Some(Task::DeadLetter(_) | Task::Pool)) => None,
         // A batch that failed as a whole.
         (Phase::Waiting, _) if state.attempts == 0 && current.single_upto() > current.last_acked_id => {
             Some(current.single_upto())

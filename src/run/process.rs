@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal};
 
 use crate::files::{Files, boot_id, identity};
 use crate::model::run::ProcessId;
-use crate::model::subscription::Subscription;
+use crate::model::subscription::{ConsumerId, Subscription};
 
 /// Polling interval for processes that are being ended.
 const ENDING_STEP: Duration = Duration::from_millis(10);
@@ -131,8 +131,8 @@ pub fn at_work(files: &Files, subscription: &Subscription) -> AtWork {
         return AtWork::Elsewhere;
     }
     // If both are gone or were never recorded, the run lasts as long as any of its processes holds the lock.
-    let lock = files.consumer_lock(&subscription.consumer);
-    holders_of(files, &lock).next().map_or(AtWork::Nobody, |holder| AtWork::Process(holder.pid))
+    let holder = holders_of_any(files, &subscription.consumer).next();
+    holder.map_or(AtWork::Nobody, |holder| AtWork::Process(holder.pid))
 }
 
 /// Whether a process group has a running member. Zombies do not count: one whose parent is outside the
@@ -206,6 +206,13 @@ pub fn holders_of(files: &Files, name: &Path) -> impl Iterator<Item = ProcessId>
         })
     };
     pids().filter(move |&pid| pid != std::process::id() && holds(pid)).filter_map(ProcessId::of)
+}
+
+/// The processes that hold any lock of a consumer's handlers.
+pub fn holders_of_any(files: &Files, consumer: &ConsumerId) -> impl Iterator<Item = ProcessId> + use<> {
+    let files = files.clone();
+    let locks = files.locks_of(consumer);
+    locks.into_iter().flat_map(move |lock| holders_of(&files, &lock))
 }
 
 /// Whether a process was started with all these variables, each `NAME=value`, in its environment.

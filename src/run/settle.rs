@@ -7,7 +7,7 @@ use chrono::Utc;
 use super::control;
 use crate::error::{Error, Result};
 use crate::files::log::log;
-use crate::model::ledger::{EventWait, LedgerChange};
+use crate::model::ledger::{EventWait, Ledger, LedgerChange};
 use crate::model::run::{BAD_EVENT, Exit, Fate, NOT_NOW, Run, RunResult, RunState, fate};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::model::time::Time;
@@ -16,11 +16,15 @@ use crate::pending::checked_filter;
 use crate::queue::Queue;
 use crate::store::{DeadLetterUpdate, RunUpdate};
 
-/// What answers change in the state of a consumer.
+/// What answers and the ends of runs change in the state of a consumer.
 #[derive(Debug, Default, Clone)]
 pub struct Tally {
     has_success: bool,
     failed: u64,
+    /// Runs that succeeded.
+    succeeded: u64,
+    /// The last run: when it began and ended, and how.
+    last: Option<(Time, Time, Exit)>,
     /// Dead letters after the last success: judged by the handler, and others.
     dead: Vec<bool>,
 }
@@ -31,12 +35,40 @@ impl Tally {
         if self.has_success {
             (state.dead_streak, state.judged_streak) = (0, 0);
         }
-        state.failed += self.failed;
+        let state = self.runs_applied_to(&state);
         self.dead.iter().fold(state, |state, judged| state.with_dead_letter(*judged))
     }
 
+    /// Changes only the counts of runs, and what is known of the last one.
+    pub fn runs_applied_to(&self, state: &RunState) -> RunState {
+        let state = self.last_applied_to(state);
+        let (failed, succeeded) = (state.failed + self.failed, state.succeeded + self.succeeded);
+        RunState { failed, succeeded, ..state }
+    }
+
+    fn last_applied_to(&self, state: &RunState) -> RunState {
+        match self.last {
+            Some((began, ended, exit)) => {
+                RunState { began: Some(began), ended: Some(ended), last_exit: Some(exit), ..state.clone() }
+            }
+            None => state.clone(),
+        }
+    }
+
+    /// An event was acknowledged.
     pub fn success(&mut self) {
         self.has_success = true;
+    }
+
+    /// A run failed at several events together.
+    pub fn failure(&mut self) {
+        self.failed += 1;
+    }
+
+    /// A run has ended.
+    pub fn ended(&mut self, began: Time, ended: Time, exit: Exit, succeeded: bool) {
+        self.last = Some((began, ended, exit));
+        self.succeeded += u64::from(succeeded);
     }
 }
 
@@ -190,7 +222,9 @@ fn fail_by_hand(
         return Err(Error::NotPending { consumer: consumer.clone(), id });
     }
     change(queue, consumer, |current| {
-        let mut window = Window::new(ledger.clone(), 1, 0);
+        // If a run has it, that keeps it.
+        let ledger = Ledger::new(ledger.cursor(), ledger.finished(), ledger.waits().clone(), None);
+        let mut window = Window::new(ledger, &current.options, 0);
         window.adopt(id);
         let mut update = RunUpdate::default();
         let mut tally = Tally::default();

@@ -33,6 +33,23 @@ pub fn limit_open_files(soft: u64) {
     OPEN_FILES.store(soft, Ordering::Relaxed);
 }
 
+/// Allows this process so many open files, if it may have them. Processes that it starts have the limit that it had.
+pub fn need_open_files(count: u64) {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let Some(soft) = current.filter(|soft| *soft < count) else { return };
+    let most = maximum.map_or(count, |hard| hard.min(count));
+    if setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum }).is_ok()
+        && OPEN_FILES.load(Ordering::Relaxed) == 0
+    {
+        limit_open_files(soft);
+    }
+}
+
+/// Whether processes are started with another limit on open files than this one has.
+pub fn passes_other_limit() -> bool {
+    OPEN_FILES.load(Ordering::Relaxed) != 0
+}
+
 /// Whether supervisors are started without copying this process.
 static WITHOUT_COPY: AtomicBool = AtomicBool::new(false);
 

@@ -122,8 +122,7 @@ impl Stopping {
                         continue;
                     }
                 }
-                let lock = queue.files.consumer_lock(consumer);
-                if !starting || process::holders_of(&queue.files, &lock).next().is_none() {
+                if !starting || process::holders_of_any(&queue.files, consumer).next().is_none() {
                     return Ok(Some(Stopped::NothingToStop));
                 }
                 return Ok(None);
@@ -224,12 +223,12 @@ fn record_stopped(queue: &mut Queue, subscription: &Subscription) -> Result<()> 
 
 /// The processes of a run that still run, other than its supervisor.
 fn left_of(queue: &Queue, subscription: &Subscription, group: Option<&ProcessId>) -> Vec<ProcessId> {
-    let lock = queue.files.consumer_lock(&subscription.consumer);
     let given = variables(queue.location(), &subscription.consumer);
     // A push from a handler passes these variables on to the supervisors that it starts.
     let supervisor = subscription.state.supervisor.as_ref().map(|process| process.pid);
-    let holders: Vec<ProcessId> =
-        process::holders_of(&queue.files, &lock).filter(|holder| Some(holder.pid) != supervisor).collect();
+    let holders: Vec<ProcessId> = process::holders_of_any(&queue.files, &subscription.consumer)
+        .filter(|holder| Some(holder.pid) != supervisor)
+        .collect();
     let members = match group {
         Some(handler) => process::members_of(handler.pid),
         // Its first process may have ended before the others.

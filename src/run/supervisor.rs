@@ -7,7 +7,7 @@
 //! background cannot hold the next run's lock. The database is not open while a handler runs for long.
 
 mod guarded;
-mod kept;
+mod pool;
 mod runs;
 
 use std::cell::Cell;
@@ -174,6 +174,12 @@ impl Supervisor<'_> {
                     None => continue,
                 }
             }
+            if !subscription.options.finishes_singly() && self.has_pool() {
+                // It has replaced one with runs that go on.
+                drop(queue);
+                self.watcher.wait(LOOK_EVERY / 10, [self.shutdown.poll_fd()]);
+                continue;
+            }
             let next = match self.retrying(|| next_step(&mut queue, &subscription, None))? {
                 NextStep::None { pending } => {
                     return self.retrying(|| release(&mut queue, &subscription, pending));
@@ -192,7 +198,7 @@ impl Supervisor<'_> {
                     return self.retrying(|| release(&mut queue, &subscription, true));
                 }
                 NextStep::Start(start) if subscription.options.finishes_singly() => {
-                    self.run_kept(queue, &subscription, start, lock)?
+                    self.run_pool(queue, &subscription, start, lock)?
                 }
                 NextStep::Start(start) => self.run_handlers(queue, &subscription, start, lock)?,
             };
@@ -213,12 +219,21 @@ impl Supervisor<'_> {
     ) -> Result<Option<Subscription>> {
         log!(queue, Warn, "dispatch: consumer={} abandoned by its supervisor", self.consumer);
         self.end_rest(subscription);
-        if subscription.state.task == Some(Task::Kept) {
-            return self.record_abandoned_kept(queue, subscription);
+        if subscription.state.task == Some(Task::Pool) {
+            return self.record_abandoned_pool(queue, subscription);
         }
         let began = subscription.state.since.unwrap_or_else(Utc::now).min(Utc::now());
         let end = End { exit: Exit::Unknown, interrupted: false, output: "", span: None, at: began };
         record_end(queue, subscription, &end)
+    }
+
+    /// Whether runs of a pool are at work.
+    fn has_pool(&self) -> bool {
+        let mut places = self.files.places(self.consumer).into_iter();
+        places.any(|place| {
+            let lock = Lock::try_take(self.files, self.files.place_lock(self.consumer, place));
+            lock.is_ok_and(|lock| lock.map(Lock::release).is_none())
+        })
     }
 
     /// Leaves a wait to the thread's timer.

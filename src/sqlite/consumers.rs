@@ -96,9 +96,17 @@ pub fn subscribe(conn: &Connection, new: &NewSubscription) -> Result<Option<Move
     let run = match one(conn, &new.consumer)? {
         None => None,
         Some(before) if new.replace && new.is_like(&before) => return from(),
+        Some(before) if new.replace && new.adjusts(&before) => {
+            ledger::drop_waits(conn, &new.consumer)?;
+            conn.execute(
+                "UPDATE consumers SET options = ?2, run = ?3, revision = revision + 1 WHERE consumer_id = ?1",
+                params![consumer, to_json(&new.options), to_json(&before.state.adjusted())],
+            )?;
+            return from();
+        }
         Some(before) if new.replace => {
             conn.execute("DELETE FROM subscriptions WHERE consumer_id = ?", [consumer])?;
-            ledger::drop_waits(conn, &new.consumer)?;
+            ledger::drop_open(conn, &new.consumer)?;
             Some(to_json(&before.state.replaced()))
         }
         Some(_) => return Err(Error::AlreadySubscribed(new.consumer.clone()).into()),
@@ -118,7 +126,7 @@ pub fn subscribe(conn: &Connection, new: &NewSubscription) -> Result<Option<Move
 
 pub fn unsubscribe(conn: &Connection, consumer: &ConsumerId) -> Result<Subscription, Failed> {
     let removed = one(conn, consumer)?.ok_or_else(|| unknown(consumer))?;
-    ledger::drop_waits(conn, consumer)?;
+    ledger::drop_open(conn, consumer)?;
     conn.execute("DELETE FROM subscriptions WHERE consumer_id = ?", [consumer.as_str()])?;
     Ok(removed)
 }
@@ -201,10 +209,11 @@ pub fn remember_scan(
     upto: i64,
     failures: &[FilterFailure],
 ) -> rusqlite::Result<usize> {
-    let Some(text) = seen.filter_text() else { return Ok(failures.len()) };
     let cursor = seen.last_acked_id;
+    // Without a filter, there is nothing to be remembered but the failures, which are those of a key.
+    let text = seen.filter_text();
     let from = match &seen.watermark {
-        Some(mark) if mark.filter == text && mark.from <= cursor && mark.upto >= cursor => mark.from,
+        Some(mark) if Some(&*mark.filter) == text && mark.from <= cursor && mark.upto >= cursor => mark.from,
         _ => cursor,
     };
     let mut update = conn.prepare_cached(

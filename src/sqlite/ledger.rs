@@ -6,9 +6,9 @@
 use rusqlite::{Connection, params};
 
 use super::{migrate, text_of};
-use crate::model::ledger::{EventWait, Ledger, LedgerChange};
+use crate::model::ledger::{Claim, EventWait, Ledger, LedgerChange};
 use crate::model::subscription::ConsumerId;
-use crate::model::time;
+use crate::model::time::{self, Time};
 use crate::store::RunUpdate;
 
 /// Makes the tables. Must be called inside a transaction.
@@ -28,13 +28,20 @@ pub fn prepare(conn: &Connection) -> rusqlite::Result<()> {
              since       TEXT NOT NULL,
              until       TEXT NOT NULL,
              PRIMARY KEY (consumer_id, event_id)
+         ) WITHOUT ROWID;
+         CREATE TABLE IF NOT EXISTS claims (
+             consumer_id TEXT NOT NULL,
+             event_id    INTEGER NOT NULL,
+             place       INTEGER NOT NULL,
+             since       TEXT NOT NULL,
+             PRIMARY KEY (consumer_id, event_id)
          ) WITHOUT ROWID;",
     )?;
     migrate::raise_version(conn)
 }
 
 fn has_tables(conn: &Connection) -> rusqlite::Result<bool> {
-    conn.table_exists(Some("main"), "finished")
+    conn.table_exists(Some("main"), "claims")
 }
 
 pub fn load(conn: &Connection, consumer: &ConsumerId) -> rusqlite::Result<Ledger> {
@@ -46,7 +53,7 @@ pub fn load(conn: &Connection, consumer: &ConsumerId) -> rusqlite::Result<Ledger
     )?;
     let cursor = cursor.unwrap_or(0);
     if !has_tables(conn)? {
-        return Ok(Ledger::new(cursor, None, None));
+        return Ok(Ledger::new(cursor, None, None, None));
     }
     let mut finished = conn
         .prepare_cached("SELECT first_id, last_id FROM finished WHERE consumer_id = ? ORDER BY first_id")?;
@@ -57,17 +64,28 @@ pub fn load(conn: &Connection, consumer: &ConsumerId) -> rusqlite::Result<Ledger
         "SELECT event_id, attempts, deferred, since, until FROM waits WHERE consumer_id = ? ORDER BY event_id",
     )?;
     let waits = waits.query_map([consumer], |row| {
-        // What another program may have stored in another form is over.
-        let time = |column: usize| {
-            let text = row.get_ref(column).map(text_of)?.unwrap_or_default();
-            Ok::<_, rusqlite::Error>(time::parse(&text).unwrap_or_default())
-        };
-        let wait =
-            EventWait { attempts: row.get(1)?, deferred: row.get(2)?, since: time(3)?, until: time(4)? };
-        Ok((row.get(0)?, wait))
+        let (since, until) = (time_of(row, 3)?, time_of(row, 4)?);
+        Ok((row.get(0)?, EventWait { attempts: row.get(1)?, deferred: row.get(2)?, since, until }))
     })?;
-    Ok(Ledger::new(cursor, finished, waits.collect::<rusqlite::Result<Vec<_>>>()?))
+    let waits = waits.collect::<rusqlite::Result<Vec<_>>>()?;
+    let mut claims = conn.prepare_cached(
+        "SELECT event_id, place, since FROM claims WHERE consumer_id = ? ORDER BY event_id",
+    )?;
+    let claims = claims.query_map([consumer], |row| {
+        Ok((row.get(0)?, Claim { place: row.get(1)?, since: time_of(row, 2)? }))
+    })?;
+    Ok(Ledger::new(cursor, finished, waits, claims.collect::<rusqlite::Result<Vec<_>>>()?))
 }
+
+/// A time; one in the past if another program has stored it in another form.
+fn time_of(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<Time> {
+    let text = row.get_ref(column).map(text_of)?.unwrap_or_default();
+    Ok(time::parse(&text).unwrap_or_default())
+}
+
+/// Says that an event is not finished, in a statement with the consumer and the event as its first parameters.
+const IS_UNFINISHED: &str = "NOT EXISTS (SELECT 1 FROM (SELECT last_id FROM finished WHERE consumer_id = ?1 \
+                             AND first_id <= ?2 ORDER BY first_id DESC LIMIT 1) WHERE last_id >= ?2)";
 
 /// Records the changes of an update. Returns where the cursor is to be moved to, if anywhere. Must be called inside a
 /// transaction.
@@ -81,15 +99,24 @@ pub fn apply(
         match change {
             LedgerChange::Finish { first, last } => finish(conn, consumer, *first, *last)?,
             LedgerChange::Wait { id, wait } => {
-                let sql = "INSERT OR REPLACE INTO waits (consumer_id, event_id, attempts, deferred, since, until) \
-                           SELECT ?1, ?2, ?3, ?4, ?5, ?6 \
-                           WHERE NOT EXISTS (SELECT 1 FROM (SELECT last_id FROM finished WHERE consumer_id = ?1 \
-                             AND first_id <= ?2 ORDER BY first_id DESC LIMIT 1) WHERE last_id >= ?2)";
+                let sql = format!(
+                    "INSERT OR REPLACE INTO waits (consumer_id, event_id, attempts, deferred, since, until) \
+                     SELECT ?1, ?2, ?3, ?4, ?5, ?6 WHERE {IS_UNFINISHED}"
+                );
                 let EventWait { attempts, deferred, since, until } = wait;
                 let (since, until) = (time::format(*since), time::format(*until));
                 let wait = params![consumer.as_str(), id, attempts, deferred, since, until];
-                conn.prepare_cached(sql)?.execute(wait)?;
+                conn.prepare_cached(&sql)?.execute(wait)?;
             }
+            LedgerChange::Claim { id, claim: Some(Claim { place, since }) } => {
+                let sql = format!(
+                    "INSERT OR REPLACE INTO claims (consumer_id, event_id, place, since) \
+                     SELECT ?1, ?2, ?3, ?4 WHERE {IS_UNFINISHED}"
+                );
+                let claim = params![consumer.as_str(), id, place, time::format(*since)];
+                conn.prepare_cached(&sql)?.execute(claim)?;
+            }
+            LedgerChange::Claim { id, claim: None } => unclaim(conn, consumer, *id, *id)?,
         }
     }
     // An acknowledgement, too, may have reached a range.
@@ -101,12 +128,18 @@ pub fn apply(
     let past = params![consumer.as_str(), reached];
     conn.prepare_cached("DELETE FROM finished WHERE consumer_id = ? AND last_id <= ?")?.execute(past)?;
     conn.prepare_cached("DELETE FROM waits WHERE consumer_id = ? AND event_id <= ?")?.execute(past)?;
+    unclaim(conn, consumer, 0, reached)?;
     Ok((reached > cursor).then_some(reached))
 }
 
+fn unclaim(conn: &Connection, consumer: &ConsumerId, first: i64, last: i64) -> rusqlite::Result<()> {
+    let sql = "DELETE FROM claims WHERE consumer_id = ? AND event_id BETWEEN ? AND ?";
+    conn.prepare_cached(sql)?.execute(params![consumer.as_str(), first, last]).map(drop)
+}
+
 /// Adds a range, which becomes one with those that it overlaps or touches.
-fn finish(conn: &Connection, consumer: &ConsumerId, first: i64, last: i64) -> rusqlite::Result<()> {
-    let consumer = consumer.as_str();
+fn finish(conn: &Connection, id: &ConsumerId, first: i64, last: i64) -> rusqlite::Result<()> {
+    let consumer = id.as_str();
     let sql = "SELECT first_id, last_id FROM finished WHERE consumer_id = ?1 AND first_id <= ?2 ORDER BY first_id DESC";
     let mut others = conn.prepare_cached(sql)?;
     let mut others = others.query(params![consumer, last.saturating_add(1)])?;
@@ -123,20 +156,30 @@ fn finish(conn: &Connection, consumer: &ConsumerId, first: i64, last: i64) -> ru
     conn.prepare_cached("INSERT INTO finished (consumer_id, first_id, last_id) VALUES (?, ?, ?)")?
         .execute(params![consumer, from, to])?;
     let sql = "DELETE FROM waits WHERE consumer_id = ? AND event_id BETWEEN ? AND ?";
-    conn.prepare_cached(sql)?.execute(params![consumer, from, to]).map(drop)
+    conn.prepare_cached(sql)?.execute(params![consumer, from, to])?;
+    unclaim(conn, id, from, to)
 }
 
 /// Forgets everything: the cursor alone says what is finished.
 pub fn clear(conn: &Connection, consumer: &ConsumerId) -> rusqlite::Result<()> {
     if has_tables(conn)? {
         conn.execute("DELETE FROM finished WHERE consumer_id = ?", [consumer.as_str()])?;
-        drop_waits(conn, consumer)?;
+        drop_open(conn, consumer)?;
         // For a supervisor: what its handler has finishes nothing any more.
         conn.execute(
             "UPDATE consumers SET rewinds = rewinds + 1, revision = revision + 1 WHERE consumer_id = ? \
-             AND options ->> '$.deliver' = 'ndjson'",
+             AND (options ->> '$.deliver' = 'ndjson' OR options ->> '$.concurrency' IS NOT NULL)",
             [consumer.as_str()],
         )?;
+    }
+    Ok(())
+}
+
+/// Forgets waits and claims.
+pub fn drop_open(conn: &Connection, consumer: &ConsumerId) -> rusqlite::Result<()> {
+    drop_waits(conn, consumer)?;
+    if has_tables(conn)? {
+        unclaim(conn, consumer, 0, i64::MAX)?;
     }
     Ok(())
 }

@@ -49,6 +49,7 @@ mod notices;
 mod notifier;
 mod packages;
 mod peek;
+mod pools;
 mod pop;
 mod progress;
 mod prune;

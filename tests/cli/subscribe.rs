@@ -325,7 +325,8 @@ fn the_settings_of_one_consumer_are_shown_in_full() {
     world.off(["subscribe", "other", "thread pop"]).quiet();
     let text = world.thread(["info", "bot"]).quiet();
     let settings = "    deliver: wake\n    batch_size: 100\n    max_attempts: 5\n    stall_after: 10\n    \
-                    probe: 10m\n    backoff: 1s,5s,30s,2m,10m\n    timeout: (none)\n    idle: (none)\n    cwd: /tmp\n    env: A=1 B=2\n    \
+                    probe: 10m\n    backoff: 1s,5s,30s,2m,10m\n    timeout: (none)\n    idle: (none)\n    \
+                    concurrency: (none)\n    key: (none)\n    ahead: (none)\n    cwd: /tmp\n    env: A=1 B=2\n    \
                     clear_env: false\n";
     assert!(text.ends_with(settings), "{text}");
     assert!(!text.contains("other"), "{text}");

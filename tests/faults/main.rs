@@ -15,6 +15,7 @@ mod kept;
 mod kill;
 mod namespaces;
 mod notifier;
+mod pools;
 mod power;
 mod rights;
 mod shared;

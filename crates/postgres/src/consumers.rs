@@ -92,9 +92,17 @@ pub fn subscribe(session: &mut Session<'_>, new: &NewSubscription) -> Result<Opt
     let run = match one(session, &new.consumer)? {
         None => None,
         Some(before) if new.replace && new.is_like(&before) => return seek(session, new),
+        Some(before) if new.replace && new.adjusts(&before) => {
+            ledger::drop_waits(session, &new.consumer)?;
+            let sql = "UPDATE @consumers SET options = $3, run = $4, revision = revision + 1 \
+                       WHERE thread = $1 AND consumer_id = $2";
+            let (options, run) = (to_json(&new.options), to_json(&before.state.adjusted()));
+            session.rows(sql, &[text(&consumer), text(&options), text(&run)])?;
+            return seek(session, new);
+        }
         Some(before) if new.replace => {
             remove(session, &new.consumer)?;
-            ledger::drop_waits(session, &new.consumer)?;
+            ledger::drop_open(session, &new.consumer)?;
             Some(to_json(&before.state.replaced()))
         }
         Some(_) => return Err(Error::AlreadySubscribed(new.consumer.clone())),
@@ -124,7 +132,7 @@ fn seek(session: &mut Session<'_>, new: &NewSubscription) -> Result<Option<Moved
 pub fn unsubscribe(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<Subscription> {
     let removed = one(session, consumer)?.ok_or_else(|| Error::UnknownConsumer(consumer.clone()))?;
     remove(session, consumer)?;
-    ledger::drop_waits(session, consumer)?;
+    ledger::drop_open(session, consumer)?;
     Ok(removed)
 }
 
@@ -231,10 +239,13 @@ pub fn remember_scan(
     upto: i64,
     failures: &[FilterFailure],
 ) -> Result<usize> {
-    let Some(filter) = seen.filter_text() else { return Ok(failures.len()) };
     let cursor = seen.last_acked_id;
+    // Without a filter, there is nothing to be remembered but the failures, which are those of a key.
+    let filter = seen.filter_text();
     let from = match &seen.watermark {
-        Some(mark) if mark.filter == filter && mark.from <= cursor && mark.upto >= cursor => mark.from,
+        Some(mark) if Some(&*mark.filter) == filter && mark.from <= cursor && mark.upto >= cursor => {
+            mark.from
+        }
         _ => cursor,
     };
     let consumer = seen.consumer.as_str();

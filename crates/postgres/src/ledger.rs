@@ -1,7 +1,8 @@
 //! What consumers have done past their cursors, where events finish singly. The tables are there as soon as one does.
 
+use postgres::Row;
 use thread::Result;
-use thread::model::ledger::{EventWait, Ledger, LedgerChange};
+use thread::model::ledger::{Claim, EventWait, Ledger, LedgerChange};
 use thread::model::subscription::ConsumerId;
 use thread::model::time;
 use thread::store::RunUpdate;
@@ -18,14 +19,22 @@ pub fn load(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<Ledger> 
     let sql = "SELECT event_id, attempts, deferred, since, until FROM @waits \
                WHERE thread = $1 AND consumer_id = $2 ORDER BY event_id";
     let waits = session.rows(sql, &[text(&consumer)])?;
+    let number = |row: &Row, column: usize| u32::try_from(row.get::<_, i64>(column)).unwrap_or(u32::MAX);
+    let time = |row: &Row, column: usize| time::parse(row.get(column)).unwrap_or_default();
     let waits = waits.iter().map(|row| {
-        let number = |column: usize| u32::try_from(row.get::<_, i64>(column)).unwrap_or(u32::MAX);
-        let time = |column: usize| time::parse(row.get(column)).unwrap_or_default();
-        let wait = EventWait { attempts: number(1), deferred: number(2), since: time(3), until: time(4) };
-        (row.get(0), wait)
+        let (attempts, deferred) = (number(row, 1), number(row, 2));
+        (row.get(0), EventWait { attempts, deferred, since: time(row, 3), until: time(row, 4) })
     });
-    Ok(Ledger::new(cursor, finished.iter().map(|row| (row.get(0), row.get(1))), waits))
+    let sql =
+        "SELECT event_id, place, since FROM @claims WHERE thread = $1 AND consumer_id = $2 ORDER BY event_id";
+    let claims = session.rows(sql, &[text(&consumer)])?;
+    let claims = claims.iter().map(|row| (row.get(0), Claim { place: number(row, 1), since: time(row, 2) }));
+    Ok(Ledger::new(cursor, finished.iter().map(|row| (row.get(0), row.get(1))), waits, claims))
 }
+
+/// Says that the event $3 is not finished.
+const IS_UNFINISHED: &str = "NOT EXISTS (SELECT 1 FROM @finished WHERE thread = $1 AND consumer_id = $2 \
+                             AND first_id <= $3 AND last_id >= $3)";
 
 /// Records the changes of an update. Returns where the cursor is to be moved to, if anywhere.
 pub fn apply(
@@ -42,22 +51,37 @@ pub fn apply(
                 let sql = "WITH others AS (DELETE FROM @finished WHERE thread = $1 AND consumer_id = $2 \
                              AND first_id <= $4 + 1 AND last_id >= $3 - 1 RETURNING first_id, last_id), \
                            over AS (DELETE FROM @waits WHERE thread = $1 AND consumer_id = $2 \
+                             AND event_id BETWEEN $3 AND $4), \
+                           unclaimed AS (DELETE FROM @claims WHERE thread = $1 AND consumer_id = $2 \
                              AND event_id BETWEEN $3 AND $4) \
                            INSERT INTO @finished (thread, consumer_id, first_id, last_id) \
                            SELECT $1, $2, least($3, min(first_id)), greatest($4, max(last_id)) FROM others";
                 session.rows(sql, &[text(&name), int(first), int(last)])?;
             }
             LedgerChange::Wait { id, wait } => {
-                let sql = "INSERT INTO @waits (thread, consumer_id, event_id, attempts, deferred, since, until) \
-                           SELECT $1, $2, $3, $4, $5, $6, $7 \
-                           WHERE NOT EXISTS (SELECT 1 FROM @finished WHERE thread = $1 AND consumer_id = $2 \
-                             AND first_id <= $3 AND last_id >= $3) \
-                           ON CONFLICT (thread, consumer_id, event_id) DO UPDATE \
-                           SET attempts = $4, deferred = $5, since = $6, until = $7";
+                let sql = format!(
+                    "INSERT INTO @waits (thread, consumer_id, event_id, attempts, deferred, since, until) \
+                     SELECT $1, $2, $3, $4, $5, $6, $7 WHERE {IS_UNFINISHED} \
+                     ON CONFLICT (thread, consumer_id, event_id) DO UPDATE \
+                     SET attempts = $4, deferred = $5, since = $6, until = $7"
+                );
                 let (attempts, deferred) = (i64::from(wait.attempts), i64::from(wait.deferred));
                 let (since, until) = (time::format(wait.since), time::format(wait.until));
                 let wait = [text(&name), int(id), int(&attempts), int(&deferred), text(&since), text(&until)];
-                session.rows(sql, &wait)?;
+                session.rows(&sql, &wait)?;
+            }
+            LedgerChange::Claim { id, claim: Some(Claim { place, since }) } => {
+                let sql = format!(
+                    "INSERT INTO @claims (thread, consumer_id, event_id, place, since) \
+                     SELECT $1, $2, $3, $4, $5 WHERE {IS_UNFINISHED} \
+                     ON CONFLICT (thread, consumer_id, event_id) DO UPDATE SET place = $4, since = $5"
+                );
+                let since = time::format(*since);
+                session.rows(&sql, &[text(&name), int(id), int(&i64::from(*place)), text(&since)])?;
+            }
+            LedgerChange::Claim { id, claim: None } => {
+                let sql = "DELETE FROM @claims WHERE thread = $1 AND consumer_id = $2 AND event_id = $3";
+                session.rows(sql, &[text(&name), int(id)])?;
             }
         }
     }
@@ -65,14 +89,15 @@ pub fn apply(
     let sql = "SELECT max(last_id) FROM @finished WHERE thread = $1 AND consumer_id = $2 AND first_id <= $3";
     let reached =
         session.number(sql, &[text(&name), int(&cursor.saturating_add(1))])?.unwrap_or(0).max(cursor);
-    let sql = "WITH past AS (DELETE FROM @finished WHERE thread = $1 AND consumer_id = $2 AND last_id <= $3) \
+    let sql = "WITH past AS (DELETE FROM @finished WHERE thread = $1 AND consumer_id = $2 AND last_id <= $3), \
+               unclaimed AS (DELETE FROM @claims WHERE thread = $1 AND consumer_id = $2 AND event_id <= $3) \
                DELETE FROM @waits WHERE thread = $1 AND consumer_id = $2 AND event_id <= $3";
     session.rows(sql, &[text(&name), int(&reached)])?;
     Ok((reached > cursor).then_some(reached))
 }
 
 fn has_tables(session: &mut Session<'_>) -> Result<bool> {
-    let sql = "SELECT ($1::text IS NOT NULL AND to_regclass($$@finished$$) IS NOT NULL)::int::int8";
+    let sql = "SELECT ($1::text IS NOT NULL AND to_regclass($$@claims$$) IS NOT NULL)::int::int8";
     Ok(session.number(sql, &[])? == Some(1))
 }
 
@@ -84,7 +109,7 @@ pub fn clear(session: &mut Session<'_>, consumer: &ConsumerId, is_kept: bool) ->
     let name = consumer.as_str();
     let sql = "DELETE FROM @finished WHERE thread = $1 AND consumer_id = $2";
     session.rows(sql, &[text(&name)])?;
-    drop_waits(session, consumer)?;
+    drop_open(session, consumer)?;
     if is_kept {
         // For a supervisor: what its handler has finishes nothing any more.
         let sql = "UPDATE @consumers SET rewinds = rewinds + 1, revision = revision + 1 \
@@ -99,5 +124,15 @@ pub fn drop_waits(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<()
         return Ok(());
     }
     let sql = "DELETE FROM @waits WHERE thread = $1 AND consumer_id = $2";
+    session.rows(sql, &[text(&consumer.as_str())]).map(drop)
+}
+
+/// Forgets waits and claims.
+pub fn drop_open(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<()> {
+    if !has_tables(session)? {
+        return Ok(());
+    }
+    let sql = "WITH unclaimed AS (DELETE FROM @claims WHERE thread = $1 AND consumer_id = $2) \
+               DELETE FROM @waits WHERE thread = $1 AND consumer_id = $2";
     session.rows(sql, &[text(&consumer.as_str())]).map(drop)
 }

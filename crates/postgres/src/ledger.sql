@@ -1,5 +1,5 @@
 -- Version 3, with the first consumer that finishes events singly. What such consumers have done past their cursors:
--- ranges of finished ids, and events that wait before they are tried again.
+-- ranges of finished ids, events that wait before they are tried again, and events that are claimed by a run.
 CREATE TABLE @finished (
     thread      bigint NOT NULL,
     consumer_id text COLLATE "C" NOT NULL,
@@ -16,5 +16,14 @@ CREATE TABLE @waits (
     deferred    bigint NOT NULL,
     since       text NOT NULL,
     until       text NOT NULL,
+    PRIMARY KEY (thread, consumer_id, event_id)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+CREATE TABLE @claims (
+    thread      bigint NOT NULL,
+    consumer_id text COLLATE "C" NOT NULL,
+    event_id    bigint NOT NULL,
+    place       bigint NOT NULL,
+    since       text NOT NULL,
     PRIMARY KEY (thread, consumer_id, event_id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);

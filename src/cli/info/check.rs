@@ -140,8 +140,14 @@ impl CheckArgs {
         }
         if s.filter_errors > 0 {
             let (failed, last) = (events(s.filter_errors.unsigned_abs()), s.filter_error_id);
-            let guard = "guard it, as in json_valid(content) AND …";
-            report("filter", format!("it failed on {failed}, the last of them {last}; {guard}"));
+            let of_filter = "guard it, as in json_valid(content) AND …";
+            let of_key = "guard it, as in CASE WHEN json_valid(content) THEN … END";
+            let (what, guard) = match (s.filter_text(), &s.options.key) {
+                (None, Some(_)) => ("the key", of_key),
+                (Some(_), Some(_)) => ("it or the key", of_filter),
+                (_, None) => ("it", of_filter),
+            };
+            report("filter", format!("{what} failed on {failed}, the last of them {last}; {guard}"));
         }
         if let Some(rate) = self.max_rate
             && has_more(queue, consumer, rate, now)?

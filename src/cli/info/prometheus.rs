@@ -58,6 +58,10 @@ pub fn render(report: &Report) -> String {
     each("oldest_pending_seconds", "Age of the oldest pending event; 0 if there is none.", &|c, _| {
         Some(c.oldest_age(report.now).unwrap_or_default().as_secs_f64())
     });
+    let help = "Events that handlers have, where events finish singly, as far as that is stored.";
+    each("in_flight", help, &|c, _| Some(c.in_hand.as_ref()?.in_flight as f64));
+    let help = "Events that wait before they are tried again, where events finish singly.";
+    each("waiting", help, &|c, _| Some(c.in_hand.as_ref()?.waiting as f64));
     each("attempts", "Failed attempts in a row, including a run under way.", &|_, s| {
         Some(s.state.attempts.into())
     });

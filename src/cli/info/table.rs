@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Row, Table};
 
 use super::{headline, pending};
 use crate::cli::output::{plain, styled};
-use crate::maintenance::report::{ConsumerState, ConsumerStatus, Report};
+use crate::maintenance::report::{ConsumerState, ConsumerStatus, InHand, Report};
 use crate::model::duration::rough;
 use crate::model::run::Exit;
 use crate::model::time::Time;
@@ -96,12 +96,25 @@ fn note(consumer: &ConsumerStatus, now: Time) -> Option<String> {
             (at - now).to_std().map_or("due".to_owned(), |left| format!("next try in {}", rough(left))),
         );
     }
+    if let Some(InHand { waits, waiting, .. }) = &consumer.in_hand
+        && let Some(next) = waits.first().and_then(|first| first.next_try)
+        && !matches!(consumer.state, ConsumerState::Waiting { .. })
+    {
+        let left = rough((next - now).to_std().unwrap_or_default());
+        parts.push(format!("{waiting} waiting, next try in {left}"));
+    }
     parts.extend(consumer.notes());
+    // Failures of the key are counted with those of the filter.
+    let what = match (consumer.subscription.filter_text(), &consumer.subscription.options.key) {
+        (None, Some(_)) => "key",
+        (Some(_), Some(_)) => "filter or key",
+        (_, None) => "filter",
+    };
     let last = consumer.subscription.filter_error_id;
     match consumer.subscription.filter_errors {
         ..=0 => {}
-        1 => parts.push(format!("its filter failed on event {last}")),
-        n => parts.push(format!("its filter failed on {n} events, the last of them {last}")),
+        1 => parts.push(format!("its {what} failed on event {last}")),
+        n => parts.push(format!("its {what} failed on {n} events, the last of them {last}")),
     }
     let name = consumer.subscription.consumer.as_str();
     (!parts.is_empty()).then(|| format!("{name}: {}", parts.join(", ")))

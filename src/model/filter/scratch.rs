@@ -126,14 +126,39 @@ fn check_in_brackets(scratch: &Connection, text: &str) -> Result<(), FilterError
 
 /// Whether an event matches, or the evaluation's error.
 pub fn evaluate(filter: &Filter, row: &Row<'_>) -> rusqlite::Result<bool> {
+    select(filter, row, &format!("SELECT {} FROM events", filter.condition()), |row| row.get(0))
+}
+
+/// The expression's value as text, or the evaluation's error.
+pub fn value(filter: &Filter, row: &Row<'_>) -> rusqlite::Result<Option<String>> {
+    // What comes from a BLOB may not be UTF-8.
+    let text = |row: &rusqlite::Row<'_>| {
+        Ok(row.get_ref(0)?.as_bytes_or_null()?.map(|bytes| String::from_utf8_lossy(bytes).into_owned()))
+    };
+    select(filter, row, &filter.value_statement(), text)
+}
+
+/// Checks that the expression is not too complex for its value to be read.
+pub fn check_value(filter: &Filter) -> Result<(), FilterError> {
+    let sql = filter.value_statement();
+    with_scratch(|scratch| {
+        scratch.prepare_cached(&sql).map(drop).map_err(|e| not_compiled(scratch, &sql, filter.text(), e))
+    })
+}
+
+fn select<T>(
+    filter: &Filter,
+    row: &Row<'_>,
+    sql: &str,
+    read: impl FnOnce(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
+) -> rusqlite::Result<T> {
     with_scratch(|scratch| {
         // The limit does not apply to storing the event.
         scratch.set_limit(Limit::SQLITE_LIMIT_LENGTH, i32::MAX)?;
         let stored = store(scratch, row);
         filter.set_limits(scratch)?;
         stored?;
-        let sql = format!("SELECT {} FROM events", filter.condition());
-        scratch.prepare_cached(&sql)?.query_row([], |row| row.get(0))
+        scratch.prepare_cached(sql)?.query_row([], read)
     })
 }
 

@@ -60,6 +60,24 @@ pub struct Options {
     pub clear_env: bool,
     /// The consumer is never started; it reads by itself.
     pub no_handler: bool,
+    /// The places of a pool: how many runs there may be at once, each with its own events; at least 1. `None`: one run,
+    /// in order.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<u32>,
+    /// An SQL expression over an event's columns. Events for which it has the same value, as text, are handled in the
+    /// order of their ids, never two at once; those for which it is NULL, or fails, are free.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// How many unfinished events there may be that were looked at, where events finish singly; at least 1.
+    #[serde(skip_serializing_if = "is_default_ahead")]
+    pub ahead: u64,
+}
+
+/// How many events a consumer has in hand at most, unless its subscription says so.
+pub const AHEAD: u64 = 10_000;
+
+fn is_default_ahead(ahead: &u64) -> bool {
+    *ahead == AHEAD
 }
 
 impl Default for Options {
@@ -76,6 +94,9 @@ impl Default for Options {
             env: BTreeMap::new(),
             clear_env: false,
             no_handler: false,
+            concurrency: None,
+            key: None,
+            ahead: AHEAD,
         }
     }
 }
@@ -89,7 +110,17 @@ impl Options {
 
     /// Whether the consumer finishes each event by itself, instead of all up to its cursor.
     pub fn finishes_singly(&self) -> bool {
-        self.deliver == Deliver::Ndjson && !self.no_handler
+        (self.deliver == Deliver::Ndjson || self.is_pool()) && !self.no_handler
+    }
+
+    /// Whether several runs at once are possible.
+    pub fn is_pool(&self) -> bool {
+        self.concurrency.is_some()
+    }
+
+    /// Where events finish singly: whether one that waits still holds back all after it.
+    pub fn is_in_order(&self) -> bool {
+        self.batch_size == 1 && self.key.is_none() && !self.is_pool()
     }
 
     pub fn longest_wait(&self) -> Duration {

@@ -68,7 +68,7 @@ impl Run {
             Exit::Code(_) | Exit::Signal(_) => RunResult::Failed,
         };
         let (events, upto) = match ended.task {
-            Task::Wake | Task::Kept => (None, ended.cursor),
+            Task::Wake | Task::Pool => (None, ended.cursor),
             Task::Batch(last) => (Some(before.batch), last),
             Task::Single(id) | Task::DeadLetter(id) => (Some(1), id),
         };

@@ -128,8 +128,7 @@ fn kill(guarded: &Message, location: &Location, consumer: &ConsumerId, files: Op
         given.push(format!("THREAD_EPOCH={}", guarded.epoch).into_bytes());
     }
     let is_certain = |pid| process::was_given(pid, &given);
-    let holders =
-        || files.into_iter().flat_map(|files| process::holders_of(files, &files.consumer_lock(consumer)));
+    let holders = || files.into_iter().flat_map(|files| process::holders_of_any(files, consumer));
     let Ok(group) = u32::try_from(guarded.group) else { return false };
     // The lock does not show of which run a process is, but no other run has this group.
     let belongs = |pid| is_certain(pid) || holders().any(|holder| holder.pid == pid);

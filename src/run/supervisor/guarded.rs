@@ -9,7 +9,7 @@ use crate::files::lock::Lock;
 use crate::files::log::log;
 use crate::model::run::Exit;
 use crate::model::subscription::Subscription;
-use crate::run::guard::Deadline;
+use crate::run::guard::{Deadline, Guard};
 use crate::run::handler::{REST_GRACE, Running, Terms};
 use crate::run::{leftovers, process};
 
@@ -17,15 +17,12 @@ use crate::run::{leftovers, process};
 const MARGIN: Duration = Duration::from_secs(5);
 
 impl Supervisor<'_> {
-    /// What a handler that is kept is started with: it ends with its supervisor, as nobody else hears it.
-    pub(super) fn kept_terms<'t>(&'t self, lock: &'t Lock) -> Terms<'t> {
-        Terms { guard: Some((&self.guard, self.guarded_until())), ..self.terms(lock) }
-    }
-
-    /// What a handler is started with. With a lease, it is guarded from its beginning.
-    pub(super) fn terms<'t>(&'t self, lock: &'t Lock) -> Terms<'t> {
+    /// What a handler is started with. With a lease, or if it is kept, it is guarded from its beginning: one that is
+    /// kept ends with its supervisor, as nobody else hears it.
+    pub(super) fn terms<'t>(&'t self, lock: &'t Lock, guard: &'t Guard, is_kept: bool) -> Terms<'t> {
         let epoch = self.lease.as_ref().map(|lease| lease.epoch());
-        Terms { lock, epoch, guard: epoch.map(|_| (&self.guard, self.guarded_until())) }
+        let is_guarded = is_kept || epoch.is_some();
+        Terms { lock, place: None, epoch, guard: is_guarded.then(|| (guard, self.guarded_until())) }
     }
 
     /// When a handler is killed, so that it is gone before another machine may start one.
@@ -37,12 +34,12 @@ impl Supervisor<'_> {
 
     /// Tells the guard for how long the lease is renewed now. Returns false if the handler must be ended, as there is
     /// no guard and none can be started. `is_kept`: the handler is guarded without a lease, too.
-    pub(super) fn keep_guarded(&self, running: &Running, is_kept: bool) -> bool {
+    pub(super) fn keep_guarded(&self, running: &Running, guard: &Guard, is_kept: bool) -> bool {
         let epoch = self.lease.as_ref().map(|lease| lease.epoch());
         if epoch.is_none() && !is_kept {
             return true;
         }
-        let kept = self.guard.keep(running.group(), epoch, self.guarded_until());
+        let kept = guard.keep(running.group(), epoch, self.guarded_until());
         let consumer = self.consumer;
         kept.inspect_err(|e| log!(self.files, Error, "dispatch: consumer={consumer} is ended: {e}")).is_ok()
     }

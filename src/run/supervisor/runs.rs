@@ -73,7 +73,7 @@ impl Supervisor<'_> {
         let consumer = self.consumer;
         self.watcher.clear();
         let began = Instant::now();
-        let terms = self.terms(lock);
+        let terms = self.terms(lock, &self.guard, false);
         let mut running = match handler::start(self.files, &subscription, task, stdin, terms) {
             Ok(running) => running,
             Err(failed) => {
@@ -177,7 +177,7 @@ impl Supervisor<'_> {
     pub(super) fn started(&self, found: &Subscription, given: &NextTask, newest: i64) -> RunState {
         let (task, events) = (given.task, given.events);
         // A dead letter is tried once; that does not count as an attempt at the pending events.
-        let attempt = u32::from(!matches!(task, Task::DeadLetter(_) | Task::Kept));
+        let attempt = u32::from(!matches!(task, Task::DeadLetter(_) | Task::Pool));
         // Attempts at an event that the cursor has passed since are not those at the next one.
         let is_past = found.last_acked_id != found.state.start_cursor;
         let before = if is_past { 0 } else { found.state.attempts };
@@ -232,7 +232,7 @@ impl Supervisor<'_> {
                 let left = "failed, and left processes behind, which are ended";
                 log!(self.files, Warn, "dispatch: consumer={consumer} {left}");
             }
-            if !interrupted && !self.keep_guarded(running, false) {
+            if !interrupted && !self.keep_guarded(running, &self.guard, false) {
                 interrupted = true;
                 running.end(libc::SIGTERM, SHUTDOWN_GRACE);
             }

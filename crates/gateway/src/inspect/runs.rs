@@ -70,7 +70,7 @@ fn under_way(queue: &Queue, subscription: &Subscription) -> Option<(Run, Time)> 
         Some(Task::Batch(last)) => (Some(state.batch), Some(last)),
         Some(Task::Single(id) | Task::DeadLetter(id)) => (Some(1), Some(id)),
         // The events it has acknowledged so far.
-        Some(Task::Wake | Task::Kept) | None => {
+        Some(Task::Wake | Task::Pool) | None => {
             let acked = subscription.last_acked_id;
             (None, Some(acked).filter(|acked| *acked > state.start_cursor))
         }

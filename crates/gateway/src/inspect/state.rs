@@ -305,6 +305,8 @@ fn settings(files: &Files, subscription: &Subscription) -> Settings {
     let options = &subscription.options;
     Settings {
         deliver: options.deliver.as_str().to_owned(),
+        concurrency: options.concurrency,
+        key: options.key.clone(),
         batch_size: options.batch_size,
         max_attempts: (options.max_attempts != UNLIMITED).then_some(options.max_attempts),
         stall_after: options.stall_after,

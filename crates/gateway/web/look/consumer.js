@@ -70,9 +70,9 @@ export function ConsumerPage({ thread, route }) {
 
 function Settings({ consumer }) {
   const { command = "(none)", filter = "(none: every event)", settings, runs_succeeded: good, runs_failed: bad } = consumer;
-  const { deliver, batch_size: batch, max_attempts: attempts, stall_after: stall, probe_ms: probe, idle_ms: idle, backoff_ms: backoff, timeout_ms: timeout, cwd, env = [], clear_env: clear } = settings;
+  const { deliver, concurrency, key, batch_size: batch, max_attempts: attempts, stall_after: stall, probe_ms: probe, idle_ms: idle, backoff_ms: backoff, timeout_ms: timeout, cwd, env = [], clear_env: clear } = settings;
   const ways = { stdin: `on stdin, at most ${batch} a run`, ndjson: `as lines to a handler that is kept, at most ${batch} at a time`, wake: "when it pops them" };
-  const all = [["command", command], ["filter", filter], ["events come", ways[deliver]],
+  const all = [["command", command], ["filter", filter], ["events come", ways[deliver]], ["at once", concurrency && count(concurrency, "run")], ["in order by", key],
     ["attempts", `${attempts ?? "no limit"}${!(attempts <= 1) && backoff?.length ? `, with pauses of ${backoff.slice(0, attempts && attempts - 1).map((ms) => duration(ms)).join(", ")}` : ""}`],
     ["stalls after", stall && `${count(stall, "dead letter")} in a row`], ["tries again when stalled", probe && `after ${duration(probe)}`], ["time limit", timeout && duration(timeout)], ["kept without work", idle && duration(idle)], ["directory", cwd],
     ["environment", [...env, clear ? "and little else" : ""].filter(Boolean).join(", ")], ["runs", `${count(good, "success", "successes")}, ${count(bad, "failure")}`]];

@@ -12,6 +12,7 @@ mod kills;
 mod machine;
 mod machines;
 mod pooler;
+mod pools;
 mod rights;
 mod store;
 mod vacuum;

@@ -8,7 +8,7 @@ use thread::error::{Error, Result};
 use thread::model::event::{Defaults, Event, NewEvent};
 use thread::model::filter::{Filter, Scope};
 use thread::model::key::{IdempotencyKey, InvalidKey};
-use thread::model::ledger::{EventWait, Ledger, LedgerChange};
+use thread::model::ledger::{Claim, EventWait, Ledger, LedgerChange};
 use thread::model::run::{Deliver, Exit, Options, Phase, RUNS_KEPT, Run, RunResult, RunState, Span, Task};
 use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, ScanWatermark, Subscription};
 use thread::model::time;
@@ -602,6 +602,9 @@ pub fn a_subscription_is_read_back_unchanged(store: &mut dyn Store) {
         env: [("KEY".to_owned(), "=".to_owned())].into(),
         clear_env: true,
         no_handler: true,
+        concurrency: Some(3),
+        key: Some("content ->> '$.key'".to_owned()),
+        ahead: 77,
     };
     let not_text = std::path::Path::new(std::ffi::OsStr::from_bytes(b"/tmp/\xff"));
     let new = NewSubscription {
@@ -936,6 +939,9 @@ pub fn a_watermark_is_kept_with_its_subscription(store: &mut dyn Store) {
     let blank = subscribe_with_filter(store, "d", " ");
     store.remember_scan(&blank, 10, &[]).unwrap();
     assert_eq!(get(store, "d"), blank);
+    // Failures are counted all the same: those of a key.
+    store.remember_scan(&blank, 10, &[FilterFailure { id: 7, message: "no".into() }]).unwrap();
+    assert_eq!(get(store, "d"), Subscription { filter_errors: 1, filter_error_id: 7, ..blank });
 }
 
 pub fn a_watermark_extends_the_one_it_adjoins(store: &mut dyn Store) {
@@ -1104,6 +1110,15 @@ fn wait(id: i64, attempts: u32) -> LedgerChange {
     LedgerChange::Wait { id, wait: EventWait { attempts, deferred: 7, since: noon(), until } }
 }
 
+fn claim(id: i64, place: u32) -> LedgerChange {
+    let since = noon() + Duration::from_millis(u64::from(place));
+    LedgerChange::Claim { id, claim: Some(Claim { place, since }) }
+}
+
+fn unclaim(id: i64) -> LedgerChange {
+    LedgerChange::Claim { id, claim: None }
+}
+
 /// Any changes, in any order: each store has what the model has.
 pub fn events_finish_singly(store: &mut dyn Store) {
     fill(store, 40);
@@ -1114,6 +1129,8 @@ pub fn events_finish_singly(store: &mut dyn Store) {
         vec![finish(3, 3), wait(2, 1)],
         vec![finish(5, 7), finish(4, 4)],
         vec![wait(5, 9), wait(9, 2), wait(9, 3)],
+        vec![claim(5, 1), claim(9, 2), claim(11, 3), claim(13, 4), claim(14, 5), claim(33, 8)],
+        vec![claim(9, 1), unclaim(13), unclaim(13), wait(14, 1), claim(14, 2), wait(14, 2), unclaim(40)],
         vec![finish(20, 25), finish(18, 19), finish(26, 26), finish(22, 30)],
         vec![finish(10, 17)],
         vec![finish(1, 1)],
@@ -1131,13 +1148,14 @@ pub fn events_finish_singly(store: &mut dyn Store) {
         assert_eq!(updated.last_acked_id, model.cursor(), "{changes:?}");
         assert_eq!(updated, get(store, "c"));
     }
-    assert_eq!(model, Ledger::new(40, None, None));
+    assert_eq!(model, Ledger::new(40, None, None, None));
 }
 
 pub fn a_ledger_is_cleared_by_seek_and_keeps_what_is_finished_otherwise(store: &mut dyn Store) {
     fill(store, 9);
     let seen = subscribe_singly(store);
-    let update = RunUpdate { ledger: vec![finish(3, 5), wait(7, 1)], ..RunUpdate::state(running(1)) };
+    let changes = vec![finish(3, 5), wait(7, 1), claim(6, 1), claim(1, 2)];
+    let update = RunUpdate { ledger: changes, ..RunUpdate::state(running(1)) };
     let before = store.update_run(&seen, &update).unwrap().unwrap();
     // An acknowledgement that reaches a range goes on to its end.
     let update = RunUpdate { acknowledge: Some(2), ..RunUpdate::state(running(1)) };
@@ -1145,6 +1163,7 @@ pub fn a_ledger_is_cleared_by_seek_and_keeps_what_is_finished_otherwise(store: &
     assert_eq!(updated.last_acked_id, 5);
     let update = RunUpdate { ledger: vec![finish(7, 8)], ..RunUpdate::state(running(1)) };
     store.update_run(&updated, &RunUpdate { ledger: vec![wait(9, 1)], ..update }).unwrap().unwrap();
+    assert_eq!(store.ledger(&name("c")).unwrap().claims().keys().collect::<Vec<_>>(), [&6]);
     let seen = get(store, "c");
     let update = RunUpdate { ledger: vec![finish(8, 8)], ..RunUpdate::state(running(1)) };
     store.update_run(&seen, &update).unwrap().unwrap();
@@ -1152,13 +1171,13 @@ pub fn a_ledger_is_cleared_by_seek_and_keeps_what_is_finished_otherwise(store: &
     subscribe_singly(store);
     let kept = store.ledger(&name("c")).unwrap();
     assert_eq!(
-        (kept.cursor(), kept.finished().collect::<Vec<_>>(), kept.waits().len()),
-        (5, vec![(8, 8)], 0)
+        (kept.cursor(), kept.finished().collect::<Vec<_>>(), kept.waits().len(), kept.claims().len()),
+        (5, vec![(8, 8)], 0, 0)
     );
     // Also to where the cursor is.
     let rewinds = get(store, "c").rewinds;
     store.move_cursor(&name("c"), 5, Move::Seek).unwrap();
-    assert_eq!(store.ledger(&name("c")).unwrap(), Ledger::new(5, None, None));
+    assert_eq!(store.ledger(&name("c")).unwrap(), Ledger::new(5, None, None, None));
     assert!(get(store, "c").rewinds > rewinds);
 }
 
@@ -1167,7 +1186,8 @@ pub fn a_ledger_outlives_other_ways_of_delivery_but_no_seek_and_no_replacement_i
 ) {
     fill(store, 9);
     let seen = subscribe_singly(store);
-    let update = RunUpdate { ledger: vec![finish(3, 5), wait(7, 1)], ..RunUpdate::state(running(1)) };
+    let changes = vec![finish(3, 5), wait(7, 1), claim(8, 1)];
+    let update = RunUpdate { ledger: changes, ..RunUpdate::state(running(1)) };
     store.update_run(&seen, &update).unwrap().unwrap();
     let kept = NewSubscription {
         options: Options { deliver: Deliver::Ndjson, ..Options::default() },
@@ -1177,11 +1197,34 @@ pub fn a_ledger_outlives_other_ways_of_delivery_but_no_seek_and_no_replacement_i
     let other = NewSubscription { replace: true, ..new_subscription("c") };
     store.subscribe(&other).unwrap();
     store.subscribe(&kept).unwrap();
-    assert_eq!(store.ledger(&name("c")).unwrap(), Ledger::new(0, vec![(3, 5)], None));
+    assert_eq!(store.ledger(&name("c")).unwrap(), Ledger::new(0, vec![(3, 5)], None, None));
     store.subscribe(&other).unwrap();
     store.move_cursor(&name("c"), 0, Move::Seek).unwrap();
     store.subscribe(&kept).unwrap();
     assert_eq!(store.ledger(&name("c")).unwrap(), Ledger::default());
+    // A pool finishes events singly, too.
+    let pool = NewSubscription {
+        options: Options { deliver: Deliver::Stdin, concurrency: Some(2), ..Options::default() },
+        ..kept
+    };
+    store.subscribe(&pool).unwrap();
+    let (seen, rewinds) = (get(store, "c"), get(store, "c").rewinds);
+    let update = RunUpdate { ledger: vec![claim(2, 1)], ..RunUpdate::state(running(1)) };
+    store.update_run(&seen, &update).unwrap().unwrap();
+    assert_eq!(store.ledger(&name("c")).unwrap().claims().len(), 1);
+    // If only numbers are changed, runs under way keep what they have; waits are over.
+    let (seen, waits) = (get(store, "c"), vec![wait(3, 2)]);
+    store.update_run(&seen, &RunUpdate { ledger: waits, ..RunUpdate::state(running(4)) }).unwrap().unwrap();
+    let options = Options { concurrency: Some(7), batch_size: 3, ..pool.options.clone() };
+    store.subscribe(&NewSubscription { options: options.clone(), ..pool }).unwrap();
+    let now = get(store, "c");
+    assert_eq!((&now.token, &now.options, now.state.attempts), (&seen.token, &options, 0));
+    assert!(now.revision > seen.revision && now.state.phase == running(4).phase);
+    let kept = store.ledger(&name("c")).unwrap();
+    assert_eq!((kept.claims().len(), kept.waits().len()), (1, 0));
+    store.move_cursor(&name("c"), 0, Move::Seek).unwrap();
+    assert_eq!(store.ledger(&name("c")).unwrap(), Ledger::default());
+    assert!(get(store, "c").rewinds > rewinds);
 }
 
 /// A run that has ended, different for each number.

@@ -234,9 +234,21 @@ impl Store for MemoryStore {
             Some(before) if replace && new.is_like(before) => {
                 return from.map(|id| self.move_cursor(&consumer, id, Move::Seek)).transpose();
             }
+            Some(before) if replace && new.adjusts(before) => {
+                if let Some(ledger) = self.ledgers.get_mut(&consumer) {
+                    let claims = ledger.claims().clone();
+                    *ledger = Ledger::new(ledger.cursor(), ledger.finished(), None, claims);
+                }
+                if let Some(subscription) = self.subscriptions.get_mut(&consumer) {
+                    subscription.options = options;
+                    subscription.state = subscription.state.adjusted();
+                    subscription.revision += 1;
+                }
+                return from.map(|id| self.move_cursor(&consumer, id, Move::Seek)).transpose();
+            }
             Some(before) if replace => {
                 if let Some(ledger) = self.ledgers.get_mut(&consumer) {
-                    *ledger = Ledger::new(ledger.cursor(), ledger.finished(), None);
+                    *ledger = Ledger::new(ledger.cursor(), ledger.finished(), None, None);
                 }
                 before.state.replaced()
             }
@@ -271,7 +283,7 @@ impl Store for MemoryStore {
         let removed = self.find(consumer).ok_or_else(|| Error::UnknownConsumer(consumer.clone()))?;
         self.subscriptions.remove(consumer);
         if let Some(ledger) = self.ledgers.get_mut(consumer) {
-            *ledger = Ledger::new(ledger.cursor(), ledger.finished(), None);
+            *ledger = Ledger::new(ledger.cursor(), ledger.finished(), None, None);
         }
         Ok(removed)
     }
@@ -339,7 +351,7 @@ impl Store for MemoryStore {
     fn ledger(&mut self, consumer: &ConsumerId) -> Result<Ledger> {
         let cursor = self.cursors.get(consumer).map_or(0, |(at, _)| *at);
         let kept = self.ledgers.get(consumer).cloned().unwrap_or_default();
-        Ok(Ledger::new(cursor, kept.finished(), kept.waits().clone()))
+        Ok(Ledger::new(cursor, kept.finished(), kept.waits().clone(), kept.claims().clone()))
     }
 
     fn runs(&mut self, consumer: &ConsumerId, most: usize) -> Result<Vec<Run>> {
@@ -350,14 +362,16 @@ impl Store for MemoryStore {
     fn remember_scan(&mut self, seen: &Subscription, upto: i64, failures: &[FilterFailure]) -> Result<usize> {
         let cursor = seen.last_acked_id;
         let current = self.subscriptions.get_mut(&seen.consumer).filter(|now| now.token == seen.token);
-        let (Some(current), Some(text)) = (current, seen.filter_text()) else { return Ok(failures.len()) };
-        // Extends the known watermark if there is no gap.
-        let known = seen
-            .watermark
-            .as_ref()
-            .filter(|mark| mark.filter == text && mark.from <= cursor && mark.upto >= cursor);
-        let from = known.map_or(cursor, |mark| mark.from);
-        current.watermark = Some(ScanWatermark { filter: text.to_owned(), from, upto });
+        let Some(current) = current else { return Ok(failures.len()) };
+        if let Some(text) = seen.filter_text() {
+            // Extends the known watermark if there is no gap.
+            let known = seen
+                .watermark
+                .as_ref()
+                .filter(|mark| mark.filter == text && mark.from <= cursor && mark.upto >= cursor);
+            let from = known.map_or(cursor, |mark| mark.from);
+            current.watermark = Some(ScanWatermark { filter: text.to_owned(), from, upto });
+        }
         let count = failures.iter().filter(|failure| failure.id > current.filter_error_id).count();
         current.filter_errors += count as i64;
         let newest = failures.last().map_or(0, |failure| failure.id);

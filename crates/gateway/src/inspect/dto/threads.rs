@@ -207,6 +207,12 @@ pub struct LastRun {
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct Settings {
     pub deliver: String,
+    /// How many runs there may be at once, if it is a pool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<u32>,
+    /// The SQL expression by which events stay in order.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
     pub batch_size: u64,
     /// No limit, if it is left out.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -4,39 +4,46 @@ use std::time::{Duration, Instant};
 
 use chrono::Utc;
 
-use super::{COLLECT, Closing, Desk, SYNC_EVERY, Supervisor, open};
+use super::{COLLECT, Closing, Pool, SYNC_EVERY, Supervisor, open};
 use crate::error::Result;
 use crate::files::log::{Quoted, log};
-use crate::model::run::{Exit, NOT_NOW, Phase, Run, RunResult, RunState, STOPPED};
+use crate::model::run::{Deliver, Exit, Phase, Run, RunResult, RunState, STOPPED};
 use crate::model::subscription::Subscription;
 use crate::model::time::Time;
 use crate::model::window::Window;
 use crate::queue::Queue;
-use crate::run::handler::Running;
+use crate::run::control;
 use crate::run::settle::{Failed, Tally, fail};
-use crate::run::{control, dispatch};
 use crate::store::{DeadLetterUpdate, RunUpdate};
 
 /// What the consumer does after a run.
-enum Then {
+pub(super) enum Then {
     Idle,
     Wait(Time),
     Stall(String),
 }
 
 impl Supervisor<'_> {
-    /// The state of a consumer whose handler was kept, and whose supervisor was killed. What the handler had is not
-    /// known; if it had finished nothing, the oldest event that is pending has used an attempt.
-    pub(in crate::run::supervisor) fn record_abandoned_kept(
+    /// Records that the supervisor of handlers whose events finish singly was killed. The next one looks at those that
+    /// are claimed. What a handler had that was kept is not known; if nothing was finished, the oldest event that is
+    /// pending has used an attempt.
+    pub(in crate::run::supervisor) fn record_abandoned_pool(
         &self,
         queue: &mut Queue,
         subscription: &Subscription,
     ) -> Result<Option<Subscription>> {
+        if subscription.options.deliver != Deliver::Ndjson {
+            let update = RunUpdate::state(subscription.state.idle());
+            return queue.store.update_run(subscription, &update);
+        }
         let first = queue.scan_pending(subscription, None).ok().and_then(|scan| scan.first);
-        let size = usize::try_from(subscription.options.batch_size).unwrap_or(usize::MAX);
-        let mut window = Window::new(queue.store.ledger(self.consumer)?, size, subscription.single_upto());
+        let ledger = queue.store.ledger(self.consumer)?;
+        let mut window = Window::new(ledger, &subscription.options, subscription.single_upto());
+        // One that waits was not at the handler.
+        let waits = |id: &i64| window.ledger().waits().get(id).is_some_and(|wait| !wait.is_over(Utc::now()));
+        let first = first.filter(|id| !waits(id));
         if let Some(id) = first {
-            window.found(id);
+            window.found(id, None);
             window.give_again(id);
         }
         let mut update = RunUpdate::state(subscription.state.idle());
@@ -64,7 +71,6 @@ impl Supervisor<'_> {
             }
             update.state = tally.applied_to(&update.state);
         }
-        window.ended();
         let (now, reached) = (Utc::now(), subscription.state.start_newest);
         update.state.single_upto =
             window.single_upto().max(reached.min(first.unwrap_or(0).saturating_add(1000)));
@@ -90,7 +96,7 @@ impl Supervisor<'_> {
     }
 }
 
-impl Desk<'_, '_> {
+impl Pool<'_, '_> {
     /// Takes over what is stored. Returns false if the run is over for the store: the subscription or the cursor was
     /// changed, or another process has recorded its end.
     pub(super) fn accept(&mut self, now: Option<Subscription>) -> Result<bool> {
@@ -108,14 +114,25 @@ impl Desk<'_, '_> {
             let ledger = supervisor.retrying(|| queue.store.ledger(supervisor.consumer))?;
             self.window.reload(ledger);
             self.is_exhausted = false;
+            // What others have finished.
+            let (window, kept) = (&self.window, self.places.iter_mut().filter(|place| place.pipes.is_some()));
+            kept.for_each(|place| place.given.retain(|id, _| window.has_given(*id)));
+        }
+        if now.options != self.current.options {
+            self.window.adjust(&now.options);
+            self.is_exhausted = false;
+            self.raise_limits(&now.options);
         }
         self.current = now;
+        self.close_surplus();
         Ok(true)
     }
 
-    /// Stores what has been collected long enough.
+    /// Stores what has been collected long enough. What the ends of runs on stdin have changed is stored at once, with
+    /// the claims of the next ones.
     pub(super) fn store_when_due(&mut self) -> Result<()> {
-        if self.changed.is_some_and(|since| since.elapsed() >= COLLECT) {
+        let collect = if self.is_kept() { COLLECT } else { Duration::ZERO };
+        if self.changed.is_some_and(|since| since.elapsed() >= collect) {
             self.store()?;
         }
         Ok(())
@@ -127,8 +144,8 @@ impl Desk<'_, '_> {
             return Ok(());
         }
         let durable = self.unsynced.is_some_and(|since| since.elapsed() >= SYNC_EVERY);
-        let state =
-            RunState { start_newest: self.window.reached(), ..self.tally.applied_to(&self.current.state) };
+        let (batch, start_newest) = (self.window.given() as u64, self.window.reached());
+        let state = RunState { batch, start_newest, ..self.tally.applied_to(&self.current.state) };
         self.record(state, durable)
     }
 
@@ -161,12 +178,17 @@ impl Desk<'_, '_> {
             }
             let now = supervisor.retrying(|| queue.store.subscription(supervisor.consumer))?;
             if !self.accept(now)? {
-                self.closing = Some((Closing::Void, Instant::now()));
+                // What was done is recorded at the end.
+                self.close(Closing::Void);
             }
             state = RunState {
                 start_newest: self.window.reached(),
                 ..self.tally.applied_to(&self.current.state)
             };
+        }
+        if self.is_void() {
+            (self.changed, self.unsynced) = (None, None);
+            return Ok(());
         }
         self.log_dead_letters();
         self.window.stored();
@@ -190,79 +212,30 @@ impl Desk<'_, '_> {
         }
     }
 
-    /// Records the end of the run.
-    pub(super) fn ended(mut self, mut running: Running, exit: Exit, after: Duration) -> Result<()> {
+    /// Takes over what others have changed.
+    pub(super) fn look_again(&mut self) -> Result<()> {
         let supervisor = self.supervisor;
-        let consumer = supervisor.consumer;
-        let output = running.last_output();
-        let (_, span) = running.finish(exit, after);
+        let queue = open(supervisor, &mut self.queue)?;
+        let now = supervisor.retrying(|| queue.store.subscription(supervisor.consumer))?;
+        if !self.accept(now)? {
+            self.close(Closing::Void);
+        }
+        Ok(())
+    }
+
+    /// Records that no handler is at work any more.
+    pub(super) fn ended(mut self) -> Result<()> {
+        let supervisor = self.supervisor;
         if !self.is_void() {
-            // Others may have finished events, or asked for a stop.
-            let queue = open(supervisor, &mut self.queue)?;
-            let now = supervisor.retrying(|| queue.store.subscription(consumer))?;
-            if !self.accept(now)? {
-                self.closing = Some((Closing::Void, Instant::now()));
-            }
+            self.look_again()?;
         }
-        let mut left = self.window.ended();
-        let unanswered = left.len() + usize::from(self.dead.is_some());
-        let closing = self.closing.map(|(why, _)| why);
-        let is_stopped = closing != Some(Closing::Void) && self.current.state.stop.is_some();
-        // However it ends then, it was asked to, or could not go on.
-        let interrupted = closing == Some(Closing::Asked)
-            || supervisor.shutdown.requests() > 0
-            || supervisor.was_cut(exit)
-            || self.is_unguarded;
-        let mut then = Then::Idle;
-        let cannot_run = matches!(exit, Exit::Code(126 | 127));
-        let is_deferred = exit == Exit::Code(NOT_NOW);
-        let is_cut_short = is_stopped || interrupted;
-        if let Some(dead) = self.dead.filter(|_| !is_cut_short && !is_deferred) {
-            let (event_id, error, at) = (dead, output.clone(), Utc::now());
-            self.dead_letters.push(DeadLetterUpdate::FailedAgain { event_id, exit, error, at });
-        }
+        let is_stopped = !self.is_void() && self.current.state.stop.is_some();
         if is_stopped {
-            if self.current.state.stop.is_some_and(|stop| stop.skip) {
-                left.iter().for_each(|id| self.window.finish(*id));
-            }
-            then = Then::Stall(STOPPED.to_owned());
-        } else if closing == Some(Closing::Stalled) {
-            then = Then::Stall(self.stalls.take().unwrap_or_default());
-        } else if interrupted {
-            // It costs no attempt.
-        } else if cannot_run && self.answered == 0 && supervisor.lease.is_some() {
-            dispatch::leave_to_others(supervisor.files, consumer);
-        } else if cannot_run && self.answered == 0 {
-            let code = exit.code().unwrap_or_default();
-            then = Then::Stall(format!("the handler cannot be run (exit {code})"));
-        } else if !left.is_empty() {
-            let oldest = left.remove(0);
-            let counts = !is_deferred;
-            let at = self.now();
-            let failed = Failed { exit, counts, judged: false, delay: None, error: output, at };
-            self.fail(oldest, failed);
-            if let Some(why) = self.stalls.take() {
-                then = Then::Stall(why);
-            } else if let Some(wait) = self.window.ledger().waits().get(&oldest)
-                && (self.answered == 0 || !counts)
-            {
-                // A handler that ends without any answer is not started again and again.
-                then = Then::Wait(wait.until);
-            }
+            self.then = Then::Stall(STOPPED.to_owned());
+        } else if let Some(why) = self.stalls.take() {
+            self.then = Then::Stall(why);
         }
-        let options = &self.current.options;
-        let mut deferred = 0;
-        if matches!(then, Then::Idle) && !is_cut_short {
-            // A dead letter that was put off is still due, but not at once.
-            if self.dead.is_some() && is_deferred {
-                deferred = self.current.state.deferred.saturating_add(1);
-                then = Then::Wait(self.now() + options.wait_after(deferred));
-            } else if let Some(after) = self.dead_after {
-                let left = after.saturating_duration_since(Instant::now());
-                then = Then::Wait(self.now() + left.min(options.wait_after(1)));
-            }
-        }
-        let newest = match &then {
+        let newest = match &self.then {
             _ if is_stopped => {
                 let queue = open(supervisor, &mut self.queue)?;
                 supervisor.retrying(|| queue.store.newest())?
@@ -271,64 +244,36 @@ impl Desk<'_, '_> {
             Then::Stall(_) => self.newest,
             Then::Idle | Then::Wait(_) => 0,
         };
-        let result = match exit {
-            _ if is_stopped => RunResult::Stopped,
-            Exit::Code(0) if unanswered == 0 => RunResult::Succeeded,
-            _ if interrupted || self.is_void() => RunResult::Interrupted,
-            Exit::Code(NOT_NOW) => RunResult::Deferred,
-            Exit::TimedOut => RunResult::TimedOut,
-            Exit::Unknown => RunResult::Unknown,
-            Exit::Code(_) | Exit::Signal(_) => RunResult::Failed,
-        };
-        let (now, began) = (Utc::now(), self.current.state.since.unwrap_or_default());
-        self.runs.push(Run {
-            began,
-            ended: now,
-            attempt: 1,
-            events: Some(self.answered),
-            upto: self.window.ledger().cursor(),
-            result,
-            exit: exit.code(),
-            output: span,
-        });
-        log!(
-            supervisor.files,
-            Info,
-            "dispatch: consumer={consumer} ended {exit} after={:.1}s acked={} unanswered={unanswered}",
-            after.as_secs_f64(),
-            self.window.ledger().cursor()
-        );
-        let finish = |desk: &Desk<'_, '_>| {
-            let state = desk.tally.applied_to(&desk.current.state);
+        let now = Utc::now();
+        let finish = |pool: &Pool<'_, '_>| {
+            let state = pool.tally.applied_to(&pool.current.state);
             let state = RunState {
-                began: desk.current.state.since,
-                ended: Some(now),
-                last_exit: Some(exit),
-                succeeded: state.succeeded + u64::from(result == RunResult::Succeeded),
-                single_upto: desk.window.single_upto(),
-                start_newest: desk.window.reached().max(newest),
-                deferred,
+                single_upto: pool.window.single_upto(),
+                start_newest: pool.window.reached().max(newest),
+                deferred: pool.deferred,
                 ..state.idle()
             };
-            match &then {
-                Then::Idle => state,
-                Then::Wait(until) => {
+            match &pool.then {
+                // It was asked for at the last moment.
+                _ if pool.current.state.stop.is_some() => state.stalled(STOPPED),
+                Then::Wait(until) if *until > now => {
                     RunState { phase: Phase::Waiting, since: Some(now), next_try: Some(*until), ..state }
                 }
+                Then::Idle | Then::Wait(_) => state,
                 Then::Stall(why) => state.stalled(why),
             }
         };
-        if !self.is_void() && self.record_end(&finish)? {
-            return Ok(());
+        if self.is_void() || !self.record_end(&finish)? {
+            self.record_void(now)?;
         }
-        self.record_void(now, exit)
+        self.failed.map_or(Ok(()), Err)
     }
 
     /// Records the end of a run whose answers count no more. If the subscription was replaced, there is nothing to
     /// record.
-    fn record_void(&mut self, now: Time, exit: Exit) -> Result<()> {
+    fn record_void(&mut self, now: Time) -> Result<()> {
         let supervisor = self.supervisor;
-        let (run, seen) = (self.runs.pop(), &self.current);
+        let (runs, seen, tally) = (std::mem::take(&mut self.runs), &self.current, &self.tally);
         let queue = open(supervisor, &mut self.queue)?;
         supervisor
             .retrying(|| {
@@ -336,16 +281,14 @@ impl Desk<'_, '_> {
                 control::update(queue, seen, |current| {
                     let is_ours = current.state.phase == Phase::Running
                         && current.state.supervisor == seen.state.supervisor;
-                    let began = current.state.since;
-                    let state =
-                        RunState { began, ended: Some(now), last_exit: Some(exit), ..current.state.idle() };
+                    let state = RunState { ended: Some(now), ..tally.runs_applied_to(&current.state.idle()) };
                     let cancel_retries = current.state.stop.is_some();
                     let state = if cancel_retries {
                         RunState { start_newest: newest, ..state.stalled(STOPPED) }
                     } else {
                         state
                     };
-                    let runs = run.clone().into_iter().collect();
+                    let runs = runs.clone();
                     let update = RunUpdate { runs, cancel_retries, durable: true, ..RunUpdate::state(state) };
                     is_ours.then_some(update)
                 })
@@ -354,7 +297,7 @@ impl Desk<'_, '_> {
     }
 
     /// Records the end of the run with all that has changed. Returns false if its answers count no more.
-    fn record_end(&mut self, finish: &dyn Fn(&Desk<'_, '_>) -> RunState) -> Result<bool> {
+    fn record_end(&mut self, finish: &dyn Fn(&Pool<'_, '_>) -> RunState) -> Result<bool> {
         let supervisor = self.supervisor;
         loop {
             let update = RunUpdate {

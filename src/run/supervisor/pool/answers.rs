@@ -4,19 +4,23 @@ use std::time::Instant;
 
 use chrono::Utc;
 
-use super::{Closing, Desk, ERROR_KEPT};
+use super::Pool;
+use super::places::Place;
 use crate::error::Result;
 use crate::model::answer::{Answer, Verdict};
-use crate::model::run::{BAD_EVENT, Exit, NOT_NOW};
-use crate::run::handler::Running;
-use crate::run::pipes::{Output, Pipes};
+use crate::model::run::{BAD_EVENT, Exit, NOT_NOW, Run};
+use crate::run::pipes::Output;
 use crate::run::settle::{Failed, fail};
 use crate::store::DeadLetterUpdate;
 
-impl Desk<'_, '_> {
-    /// Takes what the handler has printed. Returns whether there may be more.
-    pub(super) fn read(&mut self, running: &mut Running, pipes: &mut Pipes) -> Result<bool> {
+/// How much is kept of what a handler says about an event, in bytes.
+const ERROR_KEPT: usize = 2048;
+
+impl Pool<'_, '_> {
+    /// Takes what a handler that is kept has printed. Returns whether there may be more.
+    pub(super) fn read(&mut self, place: &mut Place) -> Result<bool> {
         let supervisor = self.supervisor;
+        let Some(pipes) = &mut place.pipes else { return Ok(false) };
         let (mut answers, mut text) = (Vec::new(), Vec::new());
         let more = pipes.read(|part| match part {
             Output::Line(line) => match Answer::parse(line) {
@@ -33,49 +37,50 @@ impl Desk<'_, '_> {
             Output::Text(part) => text.extend_from_slice(part),
         });
         if !text.is_empty() {
-            running.log_output(supervisor.files, &self.current, &text);
+            place.running.log_output(supervisor.files, &self.current, &text);
         }
         for answer in answers {
-            self.take(answer, running);
+            self.take(answer, place);
         }
         Ok(more)
     }
 
-    pub(super) fn take(&mut self, Answer { id, verdict }: Answer, running: &mut Running) {
-        let was_given = self.dead == Some(id) || self.window.has_given(id);
-        if !was_given || self.is_void() {
+    fn take(&mut self, Answer { id, verdict }: Answer, place: &mut Place) {
+        let has_it = place.given.remove(&id).is_some() && self.window.has_given(id);
+        if !has_it || self.is_void() {
             let note = format!("an answer for event {id}, which it does not have");
-            return running.note(self.supervisor.files, &self.current, &note);
+            return place.running.note(self.supervisor.files, &self.current, &note);
         }
         let now = Instant::now();
-        self.last_answer = now;
-        self.given_at.remove(&id);
+        place.last_answer = now;
         self.changed.get_or_insert(now);
-        let error = |error: String, running: &mut Running| match error.is_empty() {
-            true => running.last_output(),
+        let mut error = |error: String| match error.is_empty() {
+            true => place.running.last_output(),
             false => abridge(error),
         };
         let (exit, counts, judged, delay, error) = match verdict {
             Verdict::Ack => {
-                self.answered += 1;
-                self.tally.success();
-                match self.dead.take_if(|dead| *dead == id) {
-                    Some(event_id) => self.dead_letters.push(DeadLetterUpdate::Remove { event_id }),
+                place.answered += 1;
+                self.succeeded();
+                match place.dead.take_if(|dead| *dead == id) {
+                    Some(event_id) => {
+                        self.window.drop_taken(event_id);
+                        self.dead_letters.push(DeadLetterUpdate::Remove { event_id });
+                    }
                     None => self.window.finish(id),
                 }
                 return;
             }
             Verdict::Nack { delay, counts: true, error: text } => {
-                (Exit::Code(1), true, false, delay, error(text, running))
+                (Exit::Code(1), true, false, delay, error(text))
             }
             Verdict::Nack { delay, counts: false, error: text } => {
-                (Exit::Code(NOT_NOW), false, false, delay, error(text, running))
+                (Exit::Code(NOT_NOW), false, false, delay, error(text))
             }
-            Verdict::Reject { error: text } => {
-                (Exit::Code(BAD_EVENT), true, true, None, error(text, running))
-            }
+            Verdict::Reject { error: text } => (Exit::Code(BAD_EVENT), true, true, None, error(text)),
         };
-        if self.dead.take_if(|dead| *dead == id).is_some() {
+        if place.dead.take_if(|dead| *dead == id).is_some() {
+            self.window.drop_taken(id);
             if counts {
                 let at = Utc::now();
                 self.dead_letters.push(DeadLetterUpdate::FailedAgain { event_id: id, exit, error, at });
@@ -88,19 +93,18 @@ impl Desk<'_, '_> {
         self.fail(id, Failed { exit, counts, judged, delay, error, at });
     }
 
+    /// A handler that is kept failed at an event.
     pub(super) fn fail(&mut self, id: i64, failed: Failed) {
-        let stalls = fail(
-            &mut self.window,
-            &mut self.tally,
-            &self.current,
-            id,
-            failed,
-            &mut self.dead_letters,
-            &mut self.runs,
-        );
-        if let Some(why) = stalls {
-            self.stalls = Some(why);
-            self.closing.get_or_insert((Closing::Stalled, Instant::now()));
+        let mut runs = std::mem::take(&mut self.runs);
+        self.fail_in_run(id, failed, &mut runs);
+        self.runs = runs;
+    }
+
+    /// A run failed at an event. `runs`: what is to be recorded about that.
+    pub(super) fn fail_in_run(&mut self, id: i64, failed: Failed, runs: &mut Vec<Run>) {
+        let (window, tally, letters) = (&mut self.window, &mut self.tally, &mut self.dead_letters);
+        if let Some(why) = fail(window, tally, &self.current, id, failed, letters, runs) {
+            self.stall(why);
         }
     }
 }

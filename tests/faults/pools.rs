@@ -1,0 +1,98 @@
+//! Pools whose handlers, supervisors and timer are killed at any moment.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use thread_testkit::{World, kill, long, wait_until};
+
+/// Handles one event: holds a lock for it and one for its key, notes when it begins and ends, and fails sometimes.
+const HANDLE: &str = r#"handle() {
+    id=${1#*:}; id=${id%%,*}; key=${1##*key_}; key=${key%%_*}
+    exec 8>"lock-$id" 9>"lock-key$key"
+    flock -n 8 || echo "two of event $id" >>overlaps
+    flock -n 9 || echo "two of key $key" >>overlaps
+    echo "$key $id" >>begun
+    case $id in
+    *1) sleep 0.05 ;;
+    *3) [ -e "seen$id" ] || { : >"seen$id"; return 75; } ;;
+    *5) [ -e "failed$id" ] || { : >"failed$id"; return 1; } ;;
+    *7) [ -e "died$id" ] || { : >"died$id"; kill -9 $$; } ;;
+    esac
+    echo "$id" >>done
+    exec 8>&- 9>&-
+}
+echo $$ >>pids
+"#;
+
+const ONCE: &str = "read -r line; handle \"$line\"";
+
+const KEPT: &str = r#"while IFS= read -r line; do
+    handle "$line"; code=$?
+    exec 8>&- 9>&-
+    case $code in
+    0) echo "{\"ack\":$id}" ;;
+    75) echo "{\"nack\":$id,\"delay\":\"20ms\",\"attempt\":false}" ;;
+    *) echo "{\"nack\":$id,\"delay\":\"20ms\"}" ;;
+    esac
+done"#;
+
+fn pool_loses_nothing(deliver: &str, rest: &str, batch: &str) {
+    let world = World::with_thread();
+    world.script("handler", &format!("#!/bin/sh\n{HANDLE}{rest}\n"));
+    let options = ["--deliver", deliver, "--concurrency", "8", "--key", "content", "--batch-size", batch];
+    let patient = ["--backoff", "20ms", "--max-attempts", "never", "--idle", "200ms"];
+    let patient = if deliver == "stdin" { &patient[..4] } else { &patient[..] };
+    world.subscribe("bot", "exec ./handler", &[&options[..], patient].concat());
+    let end = Instant::now() + Duration::from_secs(if long() { 300 } else { 8 });
+    let (mut pushed, mut kills, mut dice) = (0_i64, 0, 11_u64);
+    while Instant::now() < end {
+        // So many that there is always something to do, but not more and more.
+        if pushed - world.consumer("bot")["last_acked_id"].as_i64().unwrap() < 100 {
+            let lines: String = (0..5).map(|n| format!("key_{}_\n", (pushed + n) % 6)).collect();
+            world.thread(["push", "--lines"]).stdin(lines).ok();
+            pushed += 5;
+        } else {
+            world.thread(["dispatch"]).ok();
+        }
+        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        std::thread::sleep(Duration::from_micros(dice >> 48));
+        let handler = world.lines("pids").last().and_then(|pid| pid.parse().ok());
+        let supervisor = world.run_state("bot", "$.supervisor.pid").as_u64();
+        let victims = [supervisor, handler, supervisor, world.timer().map(u64::from)];
+        if let Some(pid) = victims[(dice >> 33) as usize % victims.len()] {
+            kill(pid as u32);
+            kills += 1;
+        }
+    }
+    wait_until("all to be finished", || {
+        world.thread(["dispatch"]).ok();
+        world.consumer("bot")["last_acked_id"] == pushed
+    });
+    assert_eq!(world.read("overlaps"), "", "after {kills} kills");
+    let done: BTreeSet<i64> = world.lines("done").iter().map(|id| id.parse().unwrap()).collect();
+    assert_eq!(done, (1..=pushed).collect(), "after {kills} kills");
+    let mut newest = BTreeMap::new();
+    for line in world.lines("begun") {
+        let (key, id) = line.split_once(' ').unwrap();
+        let id: i64 = id.parse().unwrap();
+        let before = newest.insert(key.to_owned(), id).unwrap_or(0);
+        assert!(before <= id, "of key {key}, {id} began after {before}");
+    }
+    assert_eq!(world.consumer("bot")["dead"], 0);
+    for table in ["finished", "waits", "claims"] {
+        assert_eq!(world.query(&format!("SELECT count(*) FROM {table}")), 0, "{table}");
+    }
+    println!("{deliver}: {pushed} events, {kills} kills");
+    world.thread(["stop", "bot"]).output();
+    world.wait_until_quiet();
+}
+
+#[test]
+fn a_pool_of_runs_loses_nothing_and_keeps_the_order_of_keys_whoever_is_killed() {
+    pool_loses_nothing("stdin", ONCE, "1");
+}
+
+#[test]
+fn a_pool_of_kept_handlers_loses_nothing_and_keeps_the_order_of_keys_whoever_is_killed() {
+    pool_loses_nothing("ndjson", KEPT, "3");
+}
