@@ -88,6 +88,16 @@ pub fn record_end_and_start(
             && !interrupted
             && update.state.phase == Phase::Idle
             && update.dead_letters.is_empty();
+        if stopped && task == Task::Pool {
+            // What its runs had costs no attempt.
+            let claims = queue.store.ledger(&current.consumer)?;
+            let skips = state.stop.is_some_and(|stop| stop.skip);
+            let over = |id: &i64| match skips {
+                true => LedgerChange::Finish { first: *id, last: *id },
+                false => LedgerChange::Claim { id: *id, claim: None },
+            };
+            update.ledger = claims.claims().keys().map(over).collect();
+        }
         update.durable |= unsynced;
         let mut follows = false;
         if may_follow {

@@ -361,6 +361,8 @@ fn a_stop_ends_runs_whose_supervisor_was_killed() {
     world.thread(["stop", "bot"]).ok();
     assert_eq!(world.state("bot"), "stalled");
     world.wait_until_quiet();
+    // It cost no attempt.
+    assert_eq!(world.query("SELECT (SELECT count(*) FROM claims) + (SELECT count(*) FROM waits)"), 0);
     world.write("go", "");
     world.thread(["resume", "bot"]).ok();
     finishes(&world, 2);

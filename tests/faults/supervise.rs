@@ -108,12 +108,21 @@ fn a_supervisor_that_finds_its_subscription_gone_looks_again_after_letting_go() 
 
 #[test]
 fn a_run_that_ends_on_a_full_disk_is_recorded_when_there_is_space_again() {
+    ends_on_a_full_disk("");
+}
+
+#[test]
+fn a_run_of_a_pool_that_ends_on_a_full_disk_is_recorded_when_there_is_space_again() {
+    ends_on_a_full_disk("--concurrency 2");
+}
+
+fn ends_on_a_full_disk(options: &str) {
     let world = World::new();
     let seconds = outage().as_secs();
     let script = format!(
         "export THREAD_DIR=\"$PWD/inbox\" THREAD_NOTIFIER=embedded\n\
          thread init inbox >/dev/null\n\
-         thread subscribe --consumer bot --deliver stdin --max-attempts 1 --handler \
+         thread subscribe --consumer bot --deliver stdin --max-attempts 1 {options} --handler \
              'cat >>got; echo $PPID >supervisor; while [ ! -e go ]; do sleep 0.05; done'\n\
          thread push --source s --type message --content one >/dev/null\n\
          while [ ! -s supervisor ]; do sleep 0.05; done\n\
@@ -137,12 +146,21 @@ fn a_run_that_ends_on_a_full_disk_is_recorded_when_there_is_space_again() {
 
 #[test]
 fn a_run_whose_stdin_has_no_room_on_the_disk_starts_when_there_is_space_again() {
+    has_no_room_for_stdin("");
+}
+
+#[test]
+fn a_run_of_a_pool_whose_stdin_has_no_room_on_the_disk_starts_when_there_is_space_again() {
+    has_no_room_for_stdin("--concurrency 2");
+}
+
+fn has_no_room_for_stdin(options: &str) {
     let world = World::new();
     let seconds = outage().as_secs();
     let script = format!(
         "export THREAD_DIR=\"$PWD/inbox\"\n\
          thread init inbox >/dev/null\n\
-         thread subscribe --consumer bot --deliver stdin --handler 'cat >>got; echo $PPID >supervisor'\n\
+         thread subscribe --consumer bot --deliver stdin {options} --handler 'cat >>got; echo $PPID >supervisor'\n\
          thread push --source s --type message --content \"$(printf %90000s x)\" >/dev/null\n\
          {FILL}\n\
          thread dispatch >dispatched 2>&1; sleep {seconds}\n\
@@ -157,7 +175,11 @@ fn a_run_whose_stdin_has_no_room_on_the_disk_starts_when_there_is_space_again() 
     }
     assert!(!world.path("early").exists(), "there was room");
     assert_eq!(world.lines("got").len(), 1, "{:?} {:?}", world.read("dispatched"), world.log());
-    let tried = |line: &String| line.starts_with("[WARN] supervise: consumer=bot tries again: cannot write");
+    // A pool stores its claims first.
+    let tried = |line: &String| match options {
+        "" => line.starts_with("[WARN] supervise: consumer=bot tries again: cannot write"),
+        _ => line.contains("consumer=bot tries again: "),
+    };
     assert!(world.log().iter().any(tried), "{:?}", world.log());
     let info: serde_json::Value = serde_json::from_str(&world.read("informed")).unwrap();
     let bot = &info["subscriptions"][0];

@@ -292,8 +292,10 @@ impl Pool<'_, '_> {
         let is_due = |at: Instant| Instant::now() < at;
         self.closing.is_none()
             && self.is_pool()
-            // Somebody else's runs are awaited; so is a dead letter that was put off, which holds back no events.
+            // Somebody else's runs are awaited; so are space on the disk and the like, and a dead letter that was put off,
+            // which holds back no events.
             && (!self.strangers.is_empty()
+                || self.starts_after.is_some_and(is_due)
                 || (self.current.has_retry() && self.dead_after.is_some_and(is_due))
                 // What is known of many is not read anew for each push.
                 || (self.window.waiting() >= MANY && is_due(self.busy + LINGER)))

@@ -24,7 +24,7 @@ const GRACE: Duration = Duration::from_secs(10);
 /// How long a handler that is stopped has to answer before it gets the signal.
 const BEFORE_STOP: Duration = Duration::from_secs(1);
 
-/// After which time a start that failed is tried again, while other handlers are at work.
+/// After which time a start that failed is tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The only place where there is no pool.
@@ -248,16 +248,15 @@ impl Pool<'_, '_> {
         log!(self.supervisor.files, Info, "dispatch: consumer={consumer} spawned handler_cmd={command}");
     }
 
-    /// It never ran, so no attempt is counted. While others are at work, it is tried again; otherwise, the next push or
-    /// dispatch does so.
+    /// It never ran, so no attempt is counted. What may pass is tried again; otherwise, the next push or dispatch does so.
     fn cannot_start(&mut self, failed: Error) {
-        if self.places.is_empty() {
-            self.failed.get_or_insert(failed);
-            self.close(Closing::Asked);
-        } else {
+        if failed.may_pass() {
             let (files, consumer) = (self.supervisor.files, self.supervisor.consumer);
             log!(files, Warn, "dispatch: consumer={consumer} tries again: {failed}");
             self.starts_after = Some(Instant::now() + RETRY_AFTER);
+        } else {
+            self.failed.get_or_insert(failed);
+            self.close(Closing::Asked);
         }
     }
 
@@ -280,17 +279,11 @@ impl Pool<'_, '_> {
             match Lock::try_take(supervisor.files, name) {
                 Ok(Some(lock)) => return Ok(Some((number, lock))),
                 Ok(None) => drop(self.strangers.insert(number)),
-                Err(failed) if self.places.is_empty() && self.due.is_empty() => return Err(failed),
-                Err(failed) => {
-                    log!(
-                        supervisor.files,
-                        Warn,
-                        "dispatch: consumer={} tries again: {failed}",
-                        supervisor.consumer
-                    );
-                    self.starts_after = Some(Instant::now() + RETRY_AFTER);
+                Err(failed) if failed.may_pass() => {
+                    self.cannot_start(failed);
                     break;
                 }
+                Err(failed) => return Err(failed),
             }
         }
         Ok(None)
