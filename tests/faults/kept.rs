@@ -34,21 +34,16 @@ fn a_kept_handler_loses_nothing_whoever_is_killed_and_never_has_a_second_beside_
         "exec ./handler",
         &[&patient[..], &["--idle", "200ms", "--timeout", "1s"]].concat(),
     );
-    let end = Instant::now() + Duration::from_secs(if long() { 300 } else { 8 });
-    let (mut pushed, mut kills, mut dice) = (0, 0, 7_u64);
-    while Instant::now() < end {
+    let mut pushed = 0;
+    let push = || {
         world.thread(["push", "--lines"]).stdin("a\nb\nc\nd\ne\n").ok();
         pushed += 5;
-        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        std::thread::sleep(Duration::from_micros(dice >> 48));
-        let supervisor = world.run_state("bot", "$.supervisor.pid").as_u64();
-        let handler = world.run_state("bot", "$.handler.pid").as_u64();
-        let victim = [supervisor, handler, world.timer().map(u64::from)][(dice >> 33) as usize % 3];
-        if let Some(pid) = victim {
-            kill(pid as u32);
-            kills += 1;
-        }
-    }
+    };
+    let victims = || {
+        let of = |field: &str| world.run_state("bot", field).as_u64();
+        vec![of("$.supervisor.pid"), of("$.handler.pid"), world.timer().map(u64::from)]
+    };
+    let kills = kill_in_turns(7, push, victims);
     wait_until("all to be finished", || {
         world.thread(["dispatch"]).ok();
         world.consumer("bot")["last_acked_id"] == pushed
@@ -61,4 +56,22 @@ fn a_kept_handler_loses_nothing_whoever_is_killed_and_never_has_a_second_beside_
     println!("{pushed} events, {kills} kills");
     world.thread(["stop", "bot"]).output();
     world.wait_until_quiet();
+}
+
+/// Kills one of the `victims` after another, at random moments, for 8 s (long: 300 s). Calls `push` before each. Returns
+/// how many were killed.
+pub fn kill_in_turns(seed: u64, mut push: impl FnMut(), victims: impl Fn() -> Vec<Option<u64>>) -> u32 {
+    let end = Instant::now() + Duration::from_secs(if long() { 300 } else { 8 });
+    let (mut kills, mut dice) = (0, seed);
+    while Instant::now() < end {
+        push();
+        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        std::thread::sleep(Duration::from_micros(dice >> 48));
+        let victims = victims();
+        if let Some(pid) = victims[(dice >> 33) as usize % victims.len()] {
+            kill(pid as u32);
+            kills += 1;
+        }
+    }
+    kills
 }

@@ -1,9 +1,10 @@
 //! Pools whose handlers, supervisors and timer are killed at any moment.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
 
-use thread_testkit::{World, kill, long, wait_until};
+use thread_testkit::{World, wait_until};
+
+use crate::kept::kill_in_turns;
 
 /// Handles one event: holds a lock for it and one for its key, notes when it begins and ends, and fails sometimes.
 const HANDLE: &str = r#"handle() {
@@ -43,9 +44,8 @@ fn pool_loses_nothing(deliver: &str, rest: &str, batch: &str) {
     let patient = ["--backoff", "20ms", "--max-attempts", "never", "--idle", "200ms"];
     let patient = if deliver == "stdin" { &patient[..4] } else { &patient[..] };
     world.subscribe("bot", "exec ./handler", &[&options[..], patient].concat());
-    let end = Instant::now() + Duration::from_secs(if long() { 300 } else { 8 });
-    let (mut pushed, mut kills, mut dice) = (0_i64, 0, 11_u64);
-    while Instant::now() < end {
+    let mut pushed = 0_i64;
+    let push = || {
         // So many that there is always something to do, but not more and more.
         if pushed - world.consumer("bot")["last_acked_id"].as_i64().unwrap() < 100 {
             let lines: String = (0..5).map(|n| format!("key_{}_\n", (pushed + n) % 6)).collect();
@@ -54,16 +54,13 @@ fn pool_loses_nothing(deliver: &str, rest: &str, batch: &str) {
         } else {
             world.thread(["dispatch"]).ok();
         }
-        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        std::thread::sleep(Duration::from_micros(dice >> 48));
+    };
+    let victims = || {
         let handler = world.lines("pids").last().and_then(|pid| pid.parse().ok());
         let supervisor = world.run_state("bot", "$.supervisor.pid").as_u64();
-        let victims = [supervisor, handler, supervisor, world.timer().map(u64::from)];
-        if let Some(pid) = victims[(dice >> 33) as usize % victims.len()] {
-            kill(pid as u32);
-            kills += 1;
-        }
-    }
+        vec![supervisor, handler, supervisor, world.timer().map(u64::from)]
+    };
+    let kills = kill_in_turns(11, push, victims);
     wait_until("all to be finished", || {
         world.thread(["dispatch"]).ok();
         world.consumer("bot")["last_acked_id"] == pushed
