@@ -9,6 +9,7 @@ mod ask;
 mod background;
 mod backup;
 mod batch;
+mod claim;
 mod completions;
 mod consumer;
 mod dead;
@@ -162,6 +163,7 @@ commands! {
     Ack in ack,
     Nack in nack,
     Reject in reject,
+    Claim in claim,
     Seek in seek,
     #[command(aliases = ["status", "ls"])]
     Info in info,

@@ -71,6 +71,12 @@ pub enum Error {
     /// It is finished, is not stored, or does not match the consumer's filter.
     #[error("event {id} is not pending for '{consumer}'")]
     NotPending { consumer: ConsumerId, id: i64 },
+    /// Nobody has taken it, or the claim that was shown is over.
+    #[error("that claim of event {id} is over; nothing was changed")]
+    ClaimOver { id: i64 },
+    /// Its events are not taken one by one, each for a time.
+    #[error("no events are taken from '{0}' by claims")]
+    NoClaims(ConsumerId),
     #[error("the event {0}")]
     InvalidEvent(#[from] InvalidEvent),
     /// A line of a batch, counted from 1. Nothing of the batch was stored.
@@ -155,6 +161,8 @@ impl Error {
             Error::AlreadySubscribed(_) => Code::AlreadySubscribed,
             Error::InvalidEvent(_) | Error::InvalidLine { .. } => Code::EventInvalid,
             Error::NotPending { .. } => Code::UnknownEvent,
+            Error::ClaimOver { .. } => Code::ClaimOver,
+            Error::NoClaims(_) => Code::Failed,
             Error::InvalidFilter(_) => Code::FilterInvalid,
             Error::SlowFilter { .. } => Code::FilterSlow,
             Error::BrokenFilter { .. } => Code::FilterBroken,

@@ -125,6 +125,11 @@ pub fn hint(error: &Error) -> String {
         Error::InvalidFilter(_) => {
             "write one SQL condition over id, created_at, source, type, subtype, content and metadata"
         }
+        Error::ClaimOver { .. } => {
+            "somebody else may have it by now; `thread pop --claim` takes what is next, and `thread ack` finishes an event in \
+             any case"
+        }
+        Error::NoClaims(_) => "subscribe it with --no-handler --concurrency N",
         Error::NotPending { .. } => "see `thread info` for the cursor, and `thread peek` for the event",
         Error::SlowFilter { .. } => "simplify it, or narrow down the events with a comparison before it",
         Error::BrokenFilter { .. } => {

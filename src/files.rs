@@ -31,6 +31,7 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawMode, Stat};
 use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
 
 pub use self::names::{COMMIT, CONTROL, DB, HANDLER_LOGS, JOURNAL, JSONL, LOG, SHM, WAL};
 pub use self::paths::{absolute, absolute_location, is_same, surrounding};
@@ -38,6 +39,7 @@ pub(crate) use self::paths::{parents_to_sync, sync_dir, sync_parents};
 pub use self::rights::user_entry;
 use crate::error::{Error, IoContext, Result};
 use crate::model::location::Location;
+use crate::model::time::Moment;
 
 /// How to open a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -394,6 +396,16 @@ fn explained(e: Errno) -> io::Error {
         Errno::NOTDIR => io::Error::other("one of its directories is not the thread's own"),
         e => e.into(),
     }
+}
+
+/// The time since this machine was booted, which also passes while it is suspended.
+pub fn since_boot() -> Moment {
+    #[cfg(target_os = "linux")]
+    let clock = ClockId::Boottime;
+    #[cfg(not(target_os = "linux"))]
+    let clock = ClockId::Monotonic;
+    let now = clock_gettime(clock);
+    Moment { clock: boot_id(), at: now.tv_sec * 1000 + now.tv_nsec / 1_000_000 }
 }
 
 /// The id of this boot. Empty on systems without one.

@@ -11,10 +11,11 @@ use std::time::Instant;
 use chrono::Utc;
 
 use crate::error::{Error, Result};
-use crate::model::event::CappedRow;
+use crate::model::event::{CappedRow, Row};
 use crate::model::filter::{Filter, FilterError, Scope};
 use crate::model::ledger::{EventWait, Ledger};
 use crate::model::subscription::Subscription;
+use crate::model::window::Key;
 use crate::store::{FilterFailure, ScanRange, Store};
 
 /// A watermark is written after moving by this many ids. Rescanning fewer ids is cheaper than a write.
@@ -68,6 +69,17 @@ pub fn checked_key(subscription: &Subscription) -> Result<Option<Filter>> {
         }
         FilterError::OutOfMemory => e.into(),
     })
+}
+
+/// The key of an event. One for which it cannot be evaluated has none.
+pub fn key_of(key: &Filter, row: &Row<'_>, failures: &mut Vec<FilterFailure>) -> Option<Key> {
+    match key.value(row) {
+        Ok(value) => value.map(Key::from),
+        Err(why) => {
+            failures.push(FilterFailure { id: row.id, message: why.0 });
+            None
+        }
+    }
 }
 
 /// Looks for the oldest pending event, until the deadline. With `remember`, the watermark is stored with the

@@ -10,6 +10,7 @@
 #![expect(clippy::disallowed_types, reason = "it runs handlers")]
 
 pub mod attend;
+pub mod claims;
 pub mod control;
 pub mod dispatch;
 #[cfg_attr(not(target_os = "linux"), path = "run/guard/none.rs")]

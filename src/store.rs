@@ -16,12 +16,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
+use crate::files;
 use crate::model::event::{CappedRow, NewEvent, Row};
 use crate::model::filter::Filter;
 use crate::model::ledger::{Ledger, LedgerChange};
 use crate::model::run::{Exit, Run, RunState, StopRequest};
 use crate::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
-use crate::model::time::Time;
+use crate::model::time::{Moment, Time};
 
 /// Result of an append transaction.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -370,6 +371,11 @@ pub trait Store: Send {
 
     /// Deletes the oldest events of a range, as many as fit into one short transaction.
     fn prune(&mut self, range: &PruneRange<'_>) -> Result<PruneStep>;
+
+    /// The time by which claims end: on a clock that nobody sets, or that of the server that all machines share.
+    fn clock(&mut self) -> Result<Moment> {
+        Ok(files::since_boot())
+    }
 
     /// A number that changes whenever another connection commits.
     fn changes(&mut self) -> Result<i64>;

@@ -8,6 +8,7 @@ use super::{Globals, environment, event_id};
 use crate::failure::{Result, usage};
 use crate::model::subscription::ConsumerId;
 use crate::queue::Queue;
+use crate::run::settle::Answer;
 
 /// The consumer, as an argument or an option.
 #[derive(Args)]
@@ -67,10 +68,20 @@ impl ConsumerArg {
         self.word.take()
     }
 
+    /// Takes the first argument if `--consumer` or `THREAD_CONSUMER` names the consumer.
+    pub fn spare(&mut self) -> Option<String> {
+        if self.is_known() { self.word.take() } else { None }
+    }
+
+    /// Whether no argument is needed to name the consumer.
+    fn is_known(&self) -> bool {
+        self.consumer.is_some() || environment::variable("THREAD_CONSUMER").is_some()
+    }
+
     /// The event ids after the consumer's name, or all words if `--consumer` or `THREAD_CONSUMER` names the consumer and
     /// the first one is an event id, too.
     pub fn event_ids(&mut self, mut words: Vec<String>) -> Result<Vec<i64>> {
-        let known = self.consumer.is_some() || environment::variable("THREAD_CONSUMER").is_some();
+        let known = self.is_known();
         let is_id = self.word.as_deref().is_some_and(|word| event_id(word).is_ok());
         if known && (words.is_empty() || is_id) {
             words.splice(..0, self.word.take());
@@ -91,7 +102,7 @@ impl ConsumerArg {
         option: &str,
         given: Option<T>,
     ) -> Result<Option<T>> {
-        let known = self.consumer.is_some() || environment::variable("THREAD_CONSUMER").is_some();
+        let known = self.is_known();
         let word = if word.is_none() && given.is_none() && known { self.word.take() } else { word };
         let invalid = |word, why| usage(format_args!("invalid {what} '{word}'"), why);
         let word = word.map(|word| parse(&word).or_else(|why| invalid(word, why))).transpose()?;
@@ -119,9 +130,17 @@ pub struct FailedEvent {
         allow_hyphen_values = true
     )]
     pub error: String,
+    /// The claim by which you have it [default: the newest one]
+    #[arg(long, value_name = "TOKEN")]
+    claim: Option<String>,
 }
 
 impl FailedEvent {
+    /// What is said of the event.
+    pub fn answer(&self, id: i64) -> Answer<'_> {
+        Answer { id, claim: self.claim.as_deref(), error: &self.error }
+    }
+
     /// Opens the thread. Returns it with the consumer, which finishes events singly, and the event.
     pub fn open(&mut self, globals: &Globals) -> Result<(Queue, ConsumerId, i64)> {
         let id = self.consumer.value("event id", self.id.take(), event_id, "--event-id", self.event_id)?;

@@ -7,7 +7,6 @@ use super::output::{self, Reader};
 use super::{ConsumerArg, Globals, event_id, wake_consumer};
 use crate::error::{Code, Error};
 use crate::failure::{Result, failed, usage};
-use crate::model::run::Deliver;
 use crate::model::subscription::{ConsumerId, DeadLetter, Subscription};
 use crate::queue::Queue;
 
@@ -106,7 +105,7 @@ impl Which {
     }
 
     fn retry(self, globals: &Globals) -> Result<()> {
-        let can_retry = |one: &Subscription| one.options.deliver != Deliver::Wake;
+        let can_retry = |one: &Subscription| one.options.retries_dead_letters();
         if self.all && self.consumer.name()?.is_none() {
             let mut queue = globals.open()?;
             let mut total = 0;

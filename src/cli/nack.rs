@@ -12,7 +12,7 @@ use crate::run::settle;
 
 /// Put an event off: it is delivered again later
 ///
-/// For a pool, or a consumer with --deliver ndjson. The event is delivered again after --delay, or after the next wait of the
+/// For a pool, a consumer with --deliver ndjson, or an event that was taken with `thread pop --claim`. The event is delivered again after --delay, or after the next wait of the
 /// consumer's --backoff. It has used one of its --max-attempts, unless --no-attempt is given; after the last one it
 /// becomes a dead letter (see `thread dead`).
 #[derive(Args)]
@@ -31,7 +31,7 @@ pub struct Nack {
 impl Nack {
     pub fn run(mut self, globals: &Globals) -> Result<()> {
         let (mut queue, consumer, id) = self.event.open(globals)?;
-        let after = settle::nack(&mut queue, &consumer, id, self.delay, !self.no_attempt, &self.event.error)?;
+        let after = settle::nack(&mut queue, &consumer, self.event.answer(id), self.delay, !self.no_attempt)?;
         wake_consumer(&mut queue, &consumer);
         print_cursor(&consumer, after.last_acked_id, globals)
     }

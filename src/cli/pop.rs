@@ -1,11 +1,14 @@
 //! `thread pop`: acknowledging finished events and reading the next ones.
 
+use std::time::Duration;
+
 use clap::Args;
 
 use super::reading::ReadingArgs;
 use super::{ConsumerArg, Globals, event_id, warn_if_clamped};
 use crate::error::Code;
 use crate::failure::{Result, failed, usage};
+use crate::model::duration;
 use crate::pending::checked_filter;
 use crate::queue::Selection;
 use crate::store::Move;
@@ -16,31 +19,45 @@ use crate::store::Move;
 /// that match the consumer's filter, oldest first, one JSON object per line; nothing if there are none. An
 /// event is printed again until it is acknowledged. An id before the recorded one rewinds. --follow does
 /// not move the cursor, so acknowledge finished events with `thread ack`.
+///
+/// With --claim, several programs share a consumer (see --no-handler of `thread subscribe`): each event is printed for one
+/// of them, with the token of its claim, and for nobody else until the time is over. `thread ack`, `nack` and `reject`
+/// end a claim, `thread claim` prolongs it. One that ends by itself is a failed attempt.
 #[derive(Args)]
 #[command(override_usage = "\
 thread pop [OPTIONS] <CONSUMER> --resume
-       thread pop [OPTIONS] <CONSUMER> --last-event-id <ID>")]
+       thread pop [OPTIONS] <CONSUMER> --last-event-id <ID>
+       thread pop [OPTIONS] <CONSUMER> --claim <D>")]
 #[command(after_help = "\
 Examples:
   thread pop -t inbox bot --resume
   thread pop -t inbox bot --last-event-id 42 --limit 10
-  thread pop -t inbox bot --resume --follow --wait 10m")]
+  thread pop -t inbox bot --resume --follow --wait 10m
+  thread pop -t inbox team --claim 1m --wait 20s")]
 pub struct Pop {
     #[command(flatten)]
     consumer: ConsumerArg,
     /// The last event the consumer has finished; 0 for none
     #[arg(long, value_name = "ID", value_parser = event_id, allow_negative_numbers = true,
-          conflicts_with = "resume")]
+          conflicts_with_all = ["resume", "claim"])]
     last_event_id: Option<i64>,
     /// Print what comes after the stored cursor, and change nothing
     #[arg(long)]
     resume: bool,
+    /// Take the next event, or up to --limit, for so long, e.g. 1m
+    #[arg(long, value_name = "D", value_parser = duration::parse_positive, conflicts_with_all = ["resume", "follow"])]
+    claim: Option<Duration>,
     #[command(flatten)]
     reading: ReadingArgs,
 }
 
 impl Pop {
     pub fn run(self, globals: &Globals) -> Result<()> {
+        if let Some(length) = self.claim {
+            let consumer = self.consumer.existing()?;
+            let mut queue = globals.open()?;
+            return self.reading.print_claimed(&mut queue, &consumer, length);
+        }
         if self.last_event_id.is_none() && !self.resume {
             return usage(
                 "no starting point given",

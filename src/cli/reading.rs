@@ -10,10 +10,13 @@ use super::output::{self, Reader};
 use super::progress::Progress;
 use super::{environment, limit};
 use crate::failure::{Result, timed_out};
+use crate::files::CONTROL;
 use crate::files::watch::{LOOK_EVERY, Watcher};
 use crate::model::duration;
 use crate::model::event::Row;
+use crate::model::subscription::ConsumerId;
 use crate::queue::{Queue, Remaining, Selection};
+use crate::run::claims::{self, Refused};
 use crate::store::ScanRange;
 
 /// How many events are printed by default.
@@ -77,7 +80,41 @@ impl ReadingArgs {
                 "there are more events; this is the default limit of {LIMIT}, give --limit for another"
             ));
         }
-        if printed || !self.fail_if_none {
+        if printed { Ok(()) } else { self.none_printed() }
+    }
+
+    /// Takes the next event, or up to --limit, and prints it with its claim.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`claims::take`]; exit code 3 if there is none and --fail-if-none is set.
+    pub fn print_claimed(&self, queue: &mut Queue, consumer: &ConsumerId, length: Duration) -> Result<()> {
+        let watcher = self.wait.is_some().then(|| queue.watcher());
+        if let Some(watcher) = &watcher {
+            // Touched when others end their claims.
+            watcher.add(queue.files(), CONTROL);
+        }
+        let end = self.wait.map(|wait| Instant::now() + wait);
+        loop {
+            let taken = claims::take(queue, consumer, self.limit.unwrap_or(1), length)?;
+            if taken.count > 0 {
+                return output::bytes(&taken.lines).map(drop);
+            }
+            let Some((watcher, end)) = watcher.as_ref().zip(end).filter(|(_, end)| Instant::now() < *end)
+            else {
+                note_refused(consumer, taken.refused);
+                return self.none_printed();
+            };
+            let again = taken.again.and_then(|again| Instant::now().checked_add(again));
+            match wait(queue, watcher, Some(again.map_or(end, |again| again.min(end))))? {
+                Woken::Look | Woken::TimedOut => {}
+                Woken::ReaderGone => return Ok(()),
+            }
+        }
+    }
+
+    fn none_printed(&self) -> Result<()> {
+        if !self.fail_if_none {
             return Ok(());
         }
         match self.wait {
@@ -123,6 +160,21 @@ impl ReadingArgs {
                 Woken::ReaderGone => return Ok(true),
             }
         }
+    }
+}
+
+/// Says why there is nothing to take though there may be events.
+fn note_refused(consumer: &ConsumerId, why: Option<Refused>) {
+    match why {
+        Some(Refused::Paused) => {
+            output::note(format_args!("'{consumer}' is paused; `thread resume` goes on"))
+        }
+        Some(Refused::Stalled) => {
+            output::note(format_args!(
+                "'{consumer}' is stalled; see `thread info`, and `thread resume` goes on"
+            ));
+        }
+        Some(Refused::Busy) | None => {}
     }
 }
 

@@ -65,6 +65,8 @@ pub struct Subscribe {
           hide = true)]
     handler: Option<String>,
     /// The consumer is never started, and pops for itself
+    ///
+    /// With --concurrency, several programs share it: each takes events with `thread pop --claim`.
     #[arg(long, conflicts_with_all = ["command", "handler"])]
     no_handler: bool,
     /// Which events: an SQL condition [default: all]
@@ -292,13 +294,10 @@ impl Subscribe {
         options.batch_size = batch_size.unwrap_or(options.batch_size);
         options.key = self.key.take().or(options.key).filter(|text| !text.trim().is_empty());
         options.ahead = self.ahead.unwrap_or(options.ahead);
-        if options.is_pool() && options.no_handler {
-            return usage("--concurrency needs a handler", "leave out --no-handler or --concurrency");
-        }
-        if options.is_pool() && options.deliver == Deliver::Wake {
+        if options.is_pool() && options.deliver == Deliver::Wake && !options.no_handler {
             return usage(
                 "--concurrency is for handlers that are given their events",
-                "add --deliver stdin or --deliver ndjson",
+                "add --deliver stdin or --deliver ndjson, or give --no-handler for `thread pop --claim`",
             );
         }
         if options.key.is_some() && !options.finishes_singly() {

@@ -55,6 +55,7 @@ codes! {
         IdempotencyConflict = "idempotency_conflict",
         KeyReserved = "key_reserved",
         UnknownEvent = "unknown_event",
+        ClaimOver = "claim_over",
         NotADeadLetter = "not_a_dead_letter",
         NotRunning = "not_running",
         TimedOut = "timed_out",

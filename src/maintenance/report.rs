@@ -323,7 +323,8 @@ impl ConsumerStatus {
 
     /// Since when the pending events of a consumer without a handler have not been taken, if that is long.
     pub fn untaken_since(&self, now: Time) -> Option<Time> {
-        if self.subscription.has_handler() || self.state != ConsumerState::Idle {
+        let is_taken = self.in_hand.as_ref().is_some_and(|in_hand| in_hand.in_flight + in_hand.waiting > 0);
+        if self.subscription.has_handler() || is_taken || self.state != ConsumerState::Idle {
             return None;
         }
         let moved = self.subscription.updated_at.as_deref().and_then(time::parse);

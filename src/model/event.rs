@@ -302,6 +302,13 @@ impl Row<'_> {
         out.push(b'\n');
     }
 
+    /// Like [`Row::write_line`], with the token of a claim as the last key, `claim`. It must need no escapes.
+    pub fn write_claimed_line(&self, token: &str, out: &mut Vec<u8>) {
+        self.write_json(out);
+        out.pop();
+        out.extend_from_slice(format!(",\"claim\":\"{token}\"}}\n").as_bytes());
+    }
+
     /// Like [`Row::write_line`], but writes content that is a JSON object, array, number or boolean as JSON,
     /// as a line of a batch may have it.
     pub fn write_parsed_line(&self, out: &mut Vec<u8>) {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::time::Time;
+use super::time::{Moment, Time};
 
 /// An event that is tried again later.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -33,13 +33,40 @@ impl EventWait {
     }
 }
 
-/// That an event is a run's.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+/// That an event is a run's, or that of a program which has taken it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Claim {
-    /// The place in the pool, counted from 1. Its lock is held as long as any process of the run is there.
+    /// The place in the pool, counted from 1. Its lock is held as long as any process of the run is there. 0 if a program
+    /// has taken the event.
     pub place: u32,
     /// Since when.
     pub since: Time,
+    /// If a program has taken the event.
+    pub taken: Option<Taken>,
+}
+
+/// The claim of a program that takes events by itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Taken {
+    /// What its holder shows to prolong or end it.
+    pub token: String,
+    /// When it ends by itself.
+    pub until: Moment,
+    /// The event is a dead letter that is tried once more. It is finished, whatever becomes of it.
+    pub is_dead_letter: bool,
+}
+
+impl Claim {
+    /// The claim of a program that shows this token, or any if it shows none, unless its time is over.
+    pub fn taken_by(&self, token: Option<&str>, now: &Moment) -> Option<&Taken> {
+        let is_meant = |taken: &&Taken| token.is_none_or(|token| token == taken.token);
+        self.taken.as_ref().filter(is_meant).filter(|taken| !taken.until.left(now).is_zero())
+    }
+
+    /// Whether it is that of a dead letter, which is finished.
+    pub fn is_of_dead_letter(&self) -> bool {
+        self.taken.as_ref().is_some_and(|taken| taken.is_dead_letter)
+    }
 }
 
 /// A change of a ledger. Changes may be applied twice, and all of finished events in any order.
@@ -49,7 +76,7 @@ pub enum LedgerChange {
     Finish { first: i64, last: i64 },
     /// The event waits, unless it is finished.
     Wait { id: i64, wait: EventWait },
-    /// The event is claimed, unless it is finished, or is claimed no more.
+    /// The event is claimed, unless it is finished and no dead letter, or is claimed no more.
     Claim { id: i64, claim: Option<Claim> },
 }
 
@@ -112,10 +139,13 @@ impl Ledger {
     pub fn apply(&mut self, change: &LedgerChange) {
         match change {
             LedgerChange::Finish { first, last } => self.finish(*first, *last),
-            LedgerChange::Wait { id, .. } | LedgerChange::Claim { id, .. }
+            LedgerChange::Claim { id, claim: Some(claim) } if claim.is_of_dead_letter() => {
+                self.claims.insert(*id, claim.clone());
+            }
+            LedgerChange::Wait { id, .. } | LedgerChange::Claim { id, claim: Some(_) }
                 if self.finished_upto(*id).is_some() => {}
             LedgerChange::Wait { id, wait } => drop(self.waits.insert(*id, wait.clone())),
-            LedgerChange::Claim { id, claim: Some(claim) } => drop(self.claims.insert(*id, *claim)),
+            LedgerChange::Claim { id, claim: Some(claim) } => drop(self.claims.insert(*id, claim.clone())),
             LedgerChange::Claim { id, claim: None } => drop(self.claims.remove(id)),
         }
     }
@@ -138,7 +168,7 @@ impl Ledger {
             self.finished.insert(first, last);
         }
         self.waits.extract_if(first..=last, |_, _| true).for_each(drop);
-        self.claims.extract_if(first..=last, |_, _| true).for_each(drop);
+        self.claims.extract_if(first..=last, |_, claim| !claim.is_of_dead_letter()).for_each(drop);
     }
 
     /// If this id is finished: the last one of the finished ids that follow it without a gap.
@@ -181,7 +211,7 @@ mod tests {
                         waiting.insert(first);
                     }
                     2 => {
-                        let claim = Some(Claim { place: 1, since: now });
+                        let claim = Some(Claim { place: 1, since: now, ..Claim::default() });
                         ledger.apply(&LedgerChange::Claim { id: first, claim });
                         claimed.insert(first);
                     }

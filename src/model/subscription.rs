@@ -228,7 +228,7 @@ impl Subscription {
 
     /// Whether a dead letter is marked for a retry and can be delivered, which takes a handler that is given its events.
     pub fn has_retry(&self) -> bool {
-        self.dead_to_retry > 0 && self.options.deliver != Deliver::Wake
+        self.dead_to_retry > 0 && self.options.retries_dead_letters()
     }
 
     /// Whether `other` is the same subscription rather than a new one with the same name.

@@ -1,10 +1,35 @@
 //! Points in time in the format of events: RFC 3339, UTC, milliseconds, `Z`.
 
+use std::time::Duration;
+
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde::{Serialize, Serializer};
 
 /// A point in time, in UTC.
 pub type Time = DateTime<Utc>;
+
+/// A point in time on a clock of a store that nobody sets: see [`Store::clock`](crate::store::Store::clock).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Moment {
+    /// Which clock: after a reboot it is another one. Everything on a former clock is past.
+    pub clock: String,
+    /// Milliseconds.
+    pub at: i64,
+}
+
+impl Moment {
+    /// This moment so much later.
+    pub fn after(&self, time: Duration) -> Moment {
+        let time = i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+        Moment { at: self.at.saturating_add(time), ..self.clone() }
+    }
+
+    /// How long it takes from `now` on until this moment.
+    pub fn left(&self, now: &Moment) -> Duration {
+        let is_past = self.clock != now.clock || self.at <= now.at;
+        Duration::from_millis(if is_past { 0 } else { self.at.abs_diff(now.at) })
+    }
+}
 
 /// Formats a time: `2026-03-18T10:30:00.123Z`.
 pub fn format(time: Time) -> String {

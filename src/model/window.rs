@@ -79,7 +79,9 @@ const AT_ONCE: Time = Time::MIN_UTC;
 impl Window {
     /// The window of handlers that are to be started, or, where events are claimed, are at work.
     pub fn new(ledger: Ledger, options: &Options, single_upto: i64) -> Window {
-        let claimed = |(&id, _): (&i64, &Claim)| (id, Open::given(id, None));
+        let claimed = |(&id, claim): (&i64, &Claim)| {
+            (id, Open { is_extra: claim.is_of_dead_letter(), ..Open::given(id, None) })
+        };
         let open: BTreeMap<i64, Open> = ledger.claims().iter().map(claimed).collect();
         let mut window = Window {
             size: 1,

@@ -7,8 +7,8 @@ use chrono::Utc;
 use super::control;
 use crate::error::{Error, Result};
 use crate::files::log::log;
-use crate::model::ledger::{EventWait, Ledger, LedgerChange};
-use crate::model::run::{BAD_EVENT, Exit, Fate, NOT_NOW, Run, RunResult, RunState, fate};
+use crate::model::ledger::{Claim, EventWait, Ledger, LedgerChange};
+use crate::model::run::{BAD_EVENT, Exit, Fate, NOT_NOW, Phase, Run, RunResult, RunState, fate};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::model::time::Time;
 use crate::model::window::Window;
@@ -152,9 +152,22 @@ pub fn fail(
 pub fn ack(queue: &mut Queue, consumer: &ConsumerId, ids: &[i64], upto: Option<i64>) -> Result<Subscription> {
     let all = upto.map(|last| LedgerChange::Finish { first: 1, last });
     let each = ids.iter().map(|id| LedgerChange::Finish { first: *id, last: *id });
-    let ledger: Vec<LedgerChange> = all.into_iter().chain(each).collect();
-    let changed = change(queue, consumer, |current| {
-        Ok(RunUpdate { ledger: ledger.clone(), ..RunUpdate::state(current.state.clone()) })
+    let finished: Vec<LedgerChange> = all.into_iter().chain(each).collect();
+    let changed = change(queue, consumer, |_, current, ledger| {
+        let mut update = RunUpdate { ledger: finished.clone(), ..RunUpdate::default() };
+        let mut tally = Tally::default();
+        if current.options.is_taken_from() {
+            tally.success();
+            for id in ids.iter().filter(|id| ledger.claims().get(id).is_some_and(Claim::is_of_dead_letter)) {
+                update.dead_letters.push(DeadLetterUpdate::Remove { event_id: *id });
+                update.ledger.push(LedgerChange::Claim { id: *id, claim: None });
+            }
+        }
+        let state = tally.applied_to(&current.state);
+        // What was tried after a stall has worked.
+        let is_over = current.options.is_taken_from() && state.phase == Phase::Stalled;
+        update.state = if is_over { state.idle() } else { state };
+        Ok(update)
     })?;
     log!(
         queue,
@@ -165,30 +178,38 @@ pub fn ack(queue: &mut Queue, consumer: &ConsumerId, ids: &[i64], upto: Option<i
     Ok(changed)
 }
 
+/// What somebody says of an event that they have not finished.
+#[derive(Debug, Clone, Copy)]
+pub struct Answer<'a> {
+    pub id: i64,
+    /// The claim by which they have it; without one, the newest is meant.
+    pub claim: Option<&'a str>,
+    pub error: &'a str,
+}
+
 /// Puts an event off: it is given again after `delay`, or after the next wait of the consumer's backoff. `counts`: that
 /// is an attempt, and the last one makes it a dead letter.
 ///
 /// # Errors
 ///
-/// [`Error::UnknownConsumer`], [`Error::NotPending`].
+/// [`Error::UnknownConsumer`], [`Error::NotPending`], [`Error::ClaimOver`].
 pub fn nack(
     queue: &mut Queue,
     consumer: &ConsumerId,
-    id: i64,
+    answer: Answer<'_>,
     delay: Option<Duration>,
     counts: bool,
-    error: &str,
 ) -> Result<Subscription> {
     let exit = Exit::Code(if counts { 1 } else { NOT_NOW });
-    let changed = fail_by_hand(queue, consumer, id, || Failed {
+    let changed = fail_by_hand(queue, consumer, answer, || Failed {
         exit,
         counts,
         judged: false,
         delay,
-        error: error.to_owned(),
+        error: answer.error.to_owned(),
         at: Utc::now(),
     })?;
-    log!(queue, Info, "nack: consumer={consumer} id={id}");
+    log!(queue, Info, "nack: consumer={consumer} id={}", answer.id);
     Ok(changed)
 }
 
@@ -196,37 +217,54 @@ pub fn nack(
 ///
 /// # Errors
 ///
-/// [`Error::UnknownConsumer`], [`Error::NotPending`].
-pub fn reject(queue: &mut Queue, consumer: &ConsumerId, id: i64, error: &str) -> Result<Subscription> {
-    let changed = fail_by_hand(queue, consumer, id, || {
-        let exit = Exit::Code(BAD_EVENT);
-        Failed { exit, counts: true, judged: true, delay: None, error: error.to_owned(), at: Utc::now() }
+/// As for [`nack`].
+pub fn reject(queue: &mut Queue, consumer: &ConsumerId, answer: Answer<'_>) -> Result<Subscription> {
+    let changed = fail_by_hand(queue, consumer, answer, || {
+        let (exit, error) = (Exit::Code(BAD_EVENT), answer.error.to_owned());
+        Failed { exit, counts: true, judged: true, delay: None, error, at: Utc::now() }
     })?;
-    log!(queue, Info, "reject: consumer={consumer} id={id}");
+    log!(queue, Info, "reject: consumer={consumer} id={}", answer.id);
     Ok(changed)
 }
 
 fn fail_by_hand(
     queue: &mut Queue,
     consumer: &ConsumerId,
-    id: i64,
+    answer: Answer<'_>,
     failed: impl Fn() -> Failed,
 ) -> Result<Subscription> {
-    let seen = queue.subscription(consumer)?;
-    let is_one = match checked_filter(&seen)? {
-        Some(filter) => queue.matches(id, &filter)?,
-        None => queue.event(id)?.is_some(),
-    };
-    let (ledger, newest) = (queue.store.ledger(consumer)?, queue.store.newest()?);
-    if !is_one || ledger.finished_upto(id).is_some() {
-        return Err(Error::NotPending { consumer: consumer.clone(), id });
-    }
-    change(queue, consumer, |current| {
+    let id = answer.id;
+    change(queue, consumer, |queue, current, ledger| {
+        let claim = ledger.claims().get(&id);
+        if let Some(token) = answer.claim {
+            let now = queue.store.clock()?;
+            if claim.and_then(|claim| claim.taken_by(Some(token), &now)).is_none() {
+                return Err(Error::ClaimOver { id });
+            }
+        }
+        let mut update = RunUpdate::default();
+        if claim.is_some_and(Claim::is_of_dead_letter) {
+            let Failed { exit, error, at, counts, .. } = failed();
+            // Put off without an attempt, it stays marked.
+            if counts {
+                update.dead_letters.push(DeadLetterUpdate::FailedAgain { event_id: id, exit, error, at });
+            }
+            update.ledger.push(LedgerChange::Claim { id, claim: None });
+            update.state = current.state.clone();
+            return Ok(update);
+        }
+        let is_one = match checked_filter(current)? {
+            Some(filter) => queue.matches(id, &filter)?,
+            None => queue.event(id)?.is_some(),
+        };
+        if !is_one || ledger.finished_upto(id).is_some() {
+            return Err(Error::NotPending { consumer: consumer.clone(), id });
+        }
         // If a run has it, that keeps it.
-        let ledger = Ledger::new(ledger.cursor(), ledger.finished(), ledger.waits().clone(), None);
+        let taken = claim.filter(|claim| claim.taken.is_some()).map(|claim| (id, claim.clone()));
+        let ledger = Ledger::new(ledger.cursor(), ledger.finished(), ledger.waits().clone(), taken);
         let mut window = Window::new(ledger, &current.options, 0);
         window.adopt(id);
-        let mut update = RunUpdate::default();
         let mut tally = Tally::default();
         let stalls =
             fail(&mut window, &mut tally, current, id, failed(), &mut update.dead_letters, &mut update.runs);
@@ -234,7 +272,8 @@ fn fail_by_hand(
         update.state = match stalls {
             // The handler of a run under way meets its own limit.
             Some(why) if state.supervisor.is_none() => {
-                RunState { start_newest: newest, ..state.stalled(&why) }
+                let ended = if current.options.is_taken_from() { Some(Utc::now()) } else { state.ended };
+                RunState { start_newest: queue.store.newest()?, ended, ..state.stalled(&why) }
             }
             _ => state,
         };
@@ -243,15 +282,22 @@ fn fail_by_hand(
     })
 }
 
-fn change(
+/// Stores what `decide` makes of a consumer's row and ledger, and again if they have changed in between.
+pub(super) fn change(
     queue: &mut Queue,
     consumer: &ConsumerId,
-    decide: impl Fn(&Subscription) -> Result<RunUpdate>,
+    mut decide: impl FnMut(&mut Queue, &Subscription, &Ledger) -> Result<RunUpdate>,
 ) -> Result<Subscription> {
-    let seen = queue.subscription(consumer)?;
-    let changed = control::update(queue, &seen, |current| {
-        decide(current).ok().map(|update| RunUpdate { durable: true, ..update })
-    })?;
-    control::notify_supervisors(queue);
-    changed.ok_or_else(|| Error::UnknownConsumer(consumer.clone()))
+    loop {
+        let current = queue.subscription(consumer)?;
+        // Read after the row, whose change would be noticed.
+        let ledger = queue.store.ledger(consumer)?;
+        let update = RunUpdate { durable: true, ..decide(queue, &current, &ledger)? };
+        if let Some(changed) = queue.store.update_run(&current, &update)? {
+            control::notify_supervisors(queue);
+            return Ok(changed);
+        }
+        // Another process changed the row first, which cannot happen forever.
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }

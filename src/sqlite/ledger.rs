@@ -6,9 +6,9 @@
 use rusqlite::{Connection, params};
 
 use super::{migrate, text_of};
-use crate::model::ledger::{Claim, EventWait, Ledger, LedgerChange};
+use crate::model::ledger::{Claim, EventWait, Ledger, LedgerChange, Taken};
 use crate::model::subscription::ConsumerId;
-use crate::model::time::{self, Time};
+use crate::model::time::{self, Moment, Time};
 use crate::store::RunUpdate;
 
 /// Makes the tables. Must be called inside a transaction.
@@ -34,6 +34,10 @@ pub fn prepare(conn: &Connection) -> rusqlite::Result<()> {
              event_id    INTEGER NOT NULL,
              place       INTEGER NOT NULL,
              since       TEXT NOT NULL,
+             token       TEXT,
+             clock       TEXT,
+             until       INTEGER,
+             dead_letter INTEGER NOT NULL DEFAULT 0,
              PRIMARY KEY (consumer_id, event_id)
          ) WITHOUT ROWID;",
     )?;
@@ -69,10 +73,18 @@ pub fn load(conn: &Connection, consumer: &ConsumerId) -> rusqlite::Result<Ledger
     })?;
     let waits = waits.collect::<rusqlite::Result<Vec<_>>>()?;
     let mut claims = conn.prepare_cached(
-        "SELECT event_id, place, since FROM claims WHERE consumer_id = ? ORDER BY event_id",
+        "SELECT event_id, place, since, token, clock, until, dead_letter FROM claims WHERE consumer_id = ? \
+         ORDER BY event_id",
     )?;
     let claims = claims.query_map([consumer], |row| {
-        Ok((row.get(0)?, Claim { place: row.get(1)?, since: time_of(row, 2)? }))
+        let taken = match row.get::<_, Option<String>>(3)? {
+            Some(token) => {
+                let until = Moment { clock: row.get(4)?, at: row.get(5)? };
+                Some(Taken { token, until, is_dead_letter: row.get(6)? })
+            }
+            None => None,
+        };
+        Ok((row.get(0)?, Claim { place: row.get(1)?, since: time_of(row, 2)?, taken }))
     })?;
     Ok(Ledger::new(cursor, finished, waits, claims.collect::<rusqlite::Result<Vec<_>>>()?))
 }
@@ -108,15 +120,23 @@ pub fn apply(
                 let wait = params![consumer.as_str(), id, attempts, deferred, since, until];
                 conn.prepare_cached(&sql)?.execute(wait)?;
             }
-            LedgerChange::Claim { id, claim: Some(Claim { place, since }) } => {
+            LedgerChange::Claim { id, claim: Some(Claim { place, since, taken }) } => {
                 let sql = format!(
-                    "INSERT OR REPLACE INTO claims (consumer_id, event_id, place, since) \
-                     SELECT ?1, ?2, ?3, ?4 WHERE {IS_UNFINISHED}"
+                    "INSERT OR REPLACE INTO claims (consumer_id, event_id, place, since, token, clock, until, dead_letter) \
+                     SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8 WHERE ?8 OR {IS_UNFINISHED}"
                 );
-                let claim = params![consumer.as_str(), id, place, time::format(*since)];
+                let until = taken.as_ref().map(|taken| &taken.until);
+                let (token, is_dead_letter) =
+                    taken.as_ref().map_or((None, false), |taken| (Some(&taken.token), taken.is_dead_letter));
+                let (clock, at) = (until.map(|until| &until.clock), until.map(|until| until.at));
+                let (consumer, since) = (consumer.as_str(), time::format(*since));
+                let claim = params![consumer, id, place, since, token, clock, at, is_dead_letter];
                 conn.prepare_cached(&sql)?.execute(claim)?;
             }
-            LedgerChange::Claim { id, claim: None } => unclaim(conn, consumer, *id, *id)?,
+            LedgerChange::Claim { id, claim: None } => {
+                conn.prepare_cached("DELETE FROM claims WHERE consumer_id = ? AND event_id = ?")?
+                    .execute(params![consumer.as_str(), id])?;
+            }
         }
     }
     // An acknowledgement, too, may have reached a range.
@@ -132,8 +152,9 @@ pub fn apply(
     Ok((reached > cursor).then_some(reached))
 }
 
+/// Dead letters are finished, and claimed all the same.
 fn unclaim(conn: &Connection, consumer: &ConsumerId, first: i64, last: i64) -> rusqlite::Result<()> {
-    let sql = "DELETE FROM claims WHERE consumer_id = ? AND event_id BETWEEN ? AND ?";
+    let sql = "DELETE FROM claims WHERE consumer_id = ? AND event_id BETWEEN ? AND ? AND NOT dead_letter";
     conn.prepare_cached(sql)?.execute(params![consumer.as_str(), first, last]).map(drop)
 }
 
@@ -179,7 +200,7 @@ pub fn clear(conn: &Connection, consumer: &ConsumerId) -> rusqlite::Result<()> {
 pub fn drop_open(conn: &Connection, consumer: &ConsumerId) -> rusqlite::Result<()> {
     drop_waits(conn, consumer)?;
     if has_tables(conn)? {
-        unclaim(conn, consumer, 0, i64::MAX)?;
+        conn.execute("DELETE FROM claims WHERE consumer_id = ?", [consumer.as_str()])?;
     }
     Ok(())
 }

@@ -45,7 +45,9 @@ fn the_short_help_fits_a_screen() {
     let nested = ["list", "show", "retry", "discard"].map(|word| vec!["dead", word]);
     for words in [vec![]].into_iter().chain(NAMES.map(|name| vec![name])).chain(nested) {
         let help = world.sh(&format!("exec own/thread {} -h", words.join(" "))).env("COLUMNS", "80").quiet();
-        assert!(help.lines().count() <= 44, "{words:?} has {} lines:\n{help}", help.lines().count());
+        // The list of the commands has a line for each.
+        let most = if words.is_empty() { 60 } else { 44 };
+        assert!(help.lines().count() <= most, "{words:?} has {} lines:\n{help}", help.lines().count());
     }
 }
 

@@ -8,6 +8,7 @@ mod backup;
 mod backup_keep;
 mod backup_root;
 mod batch;
+mod claims;
 mod completions;
 mod completions_shells;
 mod concurrency;

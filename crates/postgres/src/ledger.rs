@@ -1,10 +1,11 @@
 //! What consumers have done past their cursors, where events finish singly. The tables are there as soon as one does.
 
 use postgres::Row;
+use postgres::types::Type;
 use thread::Result;
-use thread::model::ledger::{Claim, EventWait, Ledger, LedgerChange};
+use thread::model::ledger::{Claim, EventWait, Ledger, LedgerChange, Taken};
 use thread::model::subscription::ConsumerId;
-use thread::model::time;
+use thread::model::time::{self, Moment};
 use thread::store::RunUpdate;
 
 use crate::link::{Session, int, text};
@@ -25,10 +26,16 @@ pub fn load(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<Ledger> 
         let (attempts, deferred) = (number(row, 1), number(row, 2));
         (row.get(0), EventWait { attempts, deferred, since: time(row, 3), until: time(row, 4) })
     });
-    let sql =
-        "SELECT event_id, place, since FROM @claims WHERE thread = $1 AND consumer_id = $2 ORDER BY event_id";
+    let sql = "SELECT event_id, place, since, token, until, dead_letter FROM @claims \
+         WHERE thread = $1 AND consumer_id = $2 ORDER BY event_id";
     let claims = session.rows(sql, &[text(&consumer)])?;
-    let claims = claims.iter().map(|row| (row.get(0), Claim { place: number(row, 1), since: time(row, 2) }));
+    let claims = claims.iter().map(|row| {
+        let taken = row.get::<_, Option<String>>(3).map(|token| {
+            let until = Moment { clock: String::new(), at: row.get::<_, Option<i64>>(4).unwrap_or(0) };
+            Taken { token, until, is_dead_letter: row.get(5) }
+        });
+        (row.get(0), Claim { place: number(row, 1), since: time(row, 2), taken })
+    });
     Ok(Ledger::new(cursor, finished.iter().map(|row| (row.get(0), row.get(1))), waits, claims))
 }
 
@@ -53,7 +60,7 @@ pub fn apply(
                            over AS (DELETE FROM @waits WHERE thread = $1 AND consumer_id = $2 \
                              AND event_id BETWEEN $3 AND $4), \
                            unclaimed AS (DELETE FROM @claims WHERE thread = $1 AND consumer_id = $2 \
-                             AND event_id BETWEEN $3 AND $4) \
+                             AND event_id BETWEEN $3 AND $4 AND NOT dead_letter) \
                            INSERT INTO @finished (thread, consumer_id, first_id, last_id) \
                            SELECT $1, $2, least($3, min(first_id)), greatest($4, max(last_id)) FROM others";
                 session.rows(sql, &[text(&name), int(first), int(last)])?;
@@ -70,14 +77,27 @@ pub fn apply(
                 let wait = [text(&name), int(id), int(&attempts), int(&deferred), text(&since), text(&until)];
                 session.rows(&sql, &wait)?;
             }
-            LedgerChange::Claim { id, claim: Some(Claim { place, since }) } => {
+            LedgerChange::Claim { id, claim: Some(Claim { place, since, taken }) } => {
                 let sql = format!(
-                    "INSERT INTO @claims (thread, consumer_id, event_id, place, since) \
-                     SELECT $1, $2, $3, $4, $5 WHERE {IS_UNFINISHED} \
-                     ON CONFLICT (thread, consumer_id, event_id) DO UPDATE SET place = $4, since = $5"
+                    "INSERT INTO @claims (thread, consumer_id, event_id, place, since, token, until, dead_letter) \
+                     SELECT $1, $2, $3, $4, $5, $6, $7, $8 WHERE $8 OR {IS_UNFINISHED} \
+                     ON CONFLICT (thread, consumer_id, event_id) DO UPDATE \
+                     SET place = $4, since = $5, token = $6, until = $7, dead_letter = $8"
                 );
-                let since = time::format(*since);
-                session.rows(&sql, &[text(&name), int(id), int(&i64::from(*place)), text(&since)])?;
+                let (place, since) = (i64::from(*place), time::format(*since));
+                let token = taken.as_ref().map(|taken| &taken.token);
+                let until = taken.as_ref().map(|taken| taken.until.at);
+                let is_dead_letter = taken.as_ref().is_some_and(|taken| taken.is_dead_letter);
+                let claim = [
+                    text(&name),
+                    int(id),
+                    int(&place),
+                    text(&since),
+                    (&token as _, Type::TEXT),
+                    (&until as _, Type::INT8),
+                    (&is_dead_letter as _, Type::BOOL),
+                ];
+                session.rows(&sql, &claim)?;
             }
             LedgerChange::Claim { id, claim: None } => {
                 let sql = "DELETE FROM @claims WHERE thread = $1 AND consumer_id = $2 AND event_id = $3";
@@ -90,7 +110,8 @@ pub fn apply(
     let reached =
         session.number(sql, &[text(&name), int(&cursor.saturating_add(1))])?.unwrap_or(0).max(cursor);
     let sql = "WITH past AS (DELETE FROM @finished WHERE thread = $1 AND consumer_id = $2 AND last_id <= $3), \
-               unclaimed AS (DELETE FROM @claims WHERE thread = $1 AND consumer_id = $2 AND event_id <= $3) \
+               unclaimed AS (DELETE FROM @claims WHERE thread = $1 AND consumer_id = $2 AND event_id <= $3 \
+                 AND NOT dead_letter) \
                DELETE FROM @waits WHERE thread = $1 AND consumer_id = $2 AND event_id <= $3";
     session.rows(sql, &[text(&name), int(&reached)])?;
     Ok((reached > cursor).then_some(reached))

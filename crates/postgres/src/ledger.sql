@@ -25,5 +25,9 @@ CREATE TABLE @claims (
     event_id    bigint NOT NULL,
     place       bigint NOT NULL,
     since       text NOT NULL,
+    -- Of a program that has taken the event by itself: what it shows, and until when, in milliseconds of the server's clock.
+    token       text,
+    until       bigint,
+    dead_letter boolean NOT NULL DEFAULT false,
     PRIMARY KEY (thread, consumer_id, event_id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);

@@ -10,6 +10,7 @@ use thread::model::ledger::Ledger;
 use thread::model::location::Location;
 use thread::model::run::Run;
 use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
+use thread::model::time::Moment;
 use thread::store::{
     Appended, FilterFailure, Leased, Move, Moved, Notice, PruneRange, PruneStep, Put, RunUpdate, Scan,
     ScanRange, Store,
@@ -248,6 +249,12 @@ impl Store for Link {
     fn announce(&mut self, what: Notice) {
         let sql = listen::announcement(&self.target, what);
         self.try_out(&sql);
+    }
+
+    fn clock(&mut self) -> Result<Moment> {
+        let sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8";
+        let at = self.reading("asking for the time", |s| s.number(sql, &[]))?.unwrap_or(0);
+        Ok(Moment { clock: String::new(), at })
     }
 
     fn changes(&mut self) -> Result<i64> {

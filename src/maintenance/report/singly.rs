@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use serde::Serialize;
 
 use crate::error::Result;
+use crate::model::ledger::Claim;
 use crate::model::run::{Deliver, Phase};
 use crate::model::subscription::Subscription;
 use crate::model::time::{self, Time};
@@ -17,7 +18,7 @@ const SHOWN: usize = 20;
 /// The events that a consumer has in hand.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct InHand {
-    /// Those that handlers have, as far as that is stored.
+    /// Those that handlers have, as far as that is stored, or programs that took them.
     pub in_flight: u64,
     /// Those that wait before they are tried again.
     pub waiting: u64,
@@ -52,7 +53,11 @@ impl InHand {
         let ledger = queue.store.ledger(&subscription.consumer)?;
         let in_flight = match options.deliver {
             Deliver::Ndjson if subscription.state.phase == Phase::Running => subscription.state.batch,
-            _ => ledger.claims().len() as u64,
+            _ => {
+                let now = queue.store.clock()?;
+                let is_over = |claim: &Claim| claim.taken.is_some() && claim.taken_by(None, &now).is_none();
+                ledger.claims().values().filter(|claim| !is_over(claim)).count() as u64
+            }
         };
         let finished = ledger.finished().map(|(first, last)| last.abs_diff(first) + 1);
         let waits = ledger.waits().iter().filter(|(id, _)| !ledger.claims().contains_key(id));

@@ -58,10 +58,10 @@ pub struct Options {
     pub env: BTreeMap<String, String>,
     /// Pass only a few basic variables of the dispatcher's environment to the handler.
     pub clear_env: bool,
-    /// The consumer is never started; it reads by itself.
+    /// The consumer is never started; it reads by itself. With `concurrency`, programs take its events.
     pub no_handler: bool,
-    /// The places of a pool: how many runs there may be at once, each with its own events; at least 1. `None`: one run,
-    /// in order.
+    /// The places of a pool: how many runs there may be at once, each with its own events, or, without a handler, how many
+    /// events may be taken at once; at least 1. `None`: one run, in order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<u32>,
     /// An SQL expression over an event's columns. Events for which it has the same value, as text, are handled in the
@@ -110,7 +110,17 @@ impl Options {
 
     /// Whether the consumer finishes each event by itself, instead of all up to its cursor.
     pub fn finishes_singly(&self) -> bool {
-        (self.deliver == Deliver::Ndjson || self.is_pool()) && !self.no_handler
+        (self.deliver == Deliver::Ndjson && !self.no_handler) || self.is_pool()
+    }
+
+    /// Whether programs take its events by themselves, each for a time.
+    pub fn is_taken_from(&self) -> bool {
+        self.no_handler && self.is_pool()
+    }
+
+    /// Whether dead letters can be given again, and not only events past the cursor.
+    pub fn retries_dead_letters(&self) -> bool {
+        self.deliver != Deliver::Wake || self.is_taken_from()
     }
 
     /// Whether several runs at once are possible.

@@ -131,7 +131,7 @@ impl World {
             assert!(before.all(is_over), "{id} is before an older one of {key}");
         }
         if self.how == How::Claimed {
-            self.window.claim(id, Claim { place: 1, since: self.now });
+            self.window.claim(id, Claim { place: 1, since: self.now, ..Claim::default() });
             self.store();
         }
     }

@@ -8,14 +8,16 @@ use thread::error::{Error, Result};
 use thread::model::event::{Defaults, Event, NewEvent};
 use thread::model::filter::{Filter, Scope};
 use thread::model::key::{IdempotencyKey, InvalidKey};
-use thread::model::ledger::{Claim, EventWait, Ledger, LedgerChange};
+use thread::model::ledger::{Claim, EventWait, Ledger, LedgerChange, Taken};
 use thread::model::run::{Deliver, Exit, Options, Phase, RUNS_KEPT, Run, RunResult, RunState, Span, Task};
 use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, ScanWatermark, Subscription};
-use thread::model::time;
+use thread::model::time::{self, Moment};
 use thread::store::{
     Appended, DeadLetterUpdate, FilterFailure, Move, Moved, PruneRange, PruneStep, Pruned, RunUpdate, Scan,
     ScanRange, Store, Stored,
 };
+
+use crate::wait_until;
 
 /// Defines a test for each claim, on a store created by the given expression.
 #[macro_export]
@@ -59,6 +61,7 @@ macro_rules! conformance {
             a_run_update_is_refused_after_any_change
             a_run_update_moves_the_cursor_and_makes_a_dead_letter_in_one_step
             events_finish_singly
+            the_clock_of_claims_goes_on
             a_ledger_is_cleared_by_seek_and_keeps_what_is_finished_otherwise
             a_ledger_outlives_other_ways_of_delivery_but_no_seek_and_no_replacement_its_waits
             the_last_thousand_runs_are_kept
@@ -1112,7 +1115,14 @@ fn wait(id: i64, attempts: u32) -> LedgerChange {
 
 fn claim(id: i64, place: u32) -> LedgerChange {
     let since = noon() + Duration::from_millis(u64::from(place));
-    LedgerChange::Claim { id, claim: Some(Claim { place, since }) }
+    LedgerChange::Claim { id, claim: Some(Claim { place, since, taken: None }) }
+}
+
+/// That of a program.
+fn taken(id: i64, at: i64, is_dead_letter: bool) -> LedgerChange {
+    let until = Moment { clock: String::new(), at };
+    let taken = Some(Taken { token: format!("token {at}"), until, is_dead_letter });
+    LedgerChange::Claim { id, claim: Some(Claim { place: 0, since: noon(), taken }) }
 }
 
 fn unclaim(id: i64) -> LedgerChange {
@@ -1132,10 +1142,13 @@ pub fn events_finish_singly(store: &mut dyn Store) {
         vec![claim(5, 1), claim(9, 2), claim(11, 3), claim(13, 4), claim(14, 5), claim(33, 8)],
         vec![claim(9, 1), unclaim(13), unclaim(13), wait(14, 1), claim(14, 2), wait(14, 2), unclaim(40)],
         vec![finish(20, 25), finish(18, 19), finish(26, 26), finish(22, 30)],
-        vec![finish(10, 17)],
+        vec![taken(28, 1, false), taken(34, 2, false), taken(34, 3, false), taken(36, i64::MAX, false)],
+        // A dead letter is finished, and taken all the same.
+        vec![taken(21, 4, true), taken(12, 5, true), taken(32, 6, false), unclaim(36)],
+        vec![finish(10, 17), finish(20, 21)],
         vec![finish(1, 1)],
         vec![finish(2, 2)],
-        vec![finish(12, 12), wait(33, 1)],
+        vec![finish(12, 12), wait(33, 1), unclaim(12)],
         vec![finish(8, 9), finish(35, 35)],
         vec![finish(31, 40)],
     ];
@@ -1148,7 +1161,19 @@ pub fn events_finish_singly(store: &mut dyn Store) {
         assert_eq!(updated.last_acked_id, model.cursor(), "{changes:?}");
         assert_eq!(updated, get(store, "c"));
     }
-    assert_eq!(model, Ledger::new(40, None, None, None));
+    assert_eq!(model.claims().keys().collect::<Vec<_>>(), [&21]);
+    assert_eq!(store.ledger(&name("c")).unwrap().claims(), model.claims());
+    store.move_cursor(&name("c"), 40, Move::Seek).unwrap();
+    assert_eq!(store.ledger(&name("c")).unwrap(), Ledger::new(40, None, None, None));
+}
+
+/// Time passes by the clock of claims, and all who look at a store see the same one.
+pub fn the_clock_of_claims_goes_on(store: &mut dyn Store) {
+    let first = store.clock().unwrap();
+    wait_until("a millisecond", || store.clock().unwrap().at > first.at);
+    assert_eq!(store.clock().unwrap().clock, first.clock);
+    assert_eq!(first.after(Duration::from_millis(7)).left(&first), Duration::from_millis(7));
+    assert!(first.left(&store.clock().unwrap()).is_zero());
 }
 
 pub fn a_ledger_is_cleared_by_seek_and_keeps_what_is_finished_otherwise(store: &mut dyn Store) {

@@ -8,13 +8,13 @@ use super::{COLLECT, Pool, open};
 use crate::error::Result;
 use crate::files::lock::Lock;
 use crate::model::event::Row;
-use crate::model::filter::Filter;
 use crate::model::ledger::Claim;
 use crate::model::run::Task;
 use crate::model::window::{Key, Turn};
+use crate::pending::key_of;
 use crate::queue::Remaining;
 use crate::run::handler::BATCH_BYTES;
-use crate::store::{DeadLetterUpdate, FilterFailure};
+use crate::store::DeadLetterUpdate;
 
 /// No more is given while a handler has left so many bytes unread.
 const UNREAD: usize = 1024 * 1024;
@@ -345,7 +345,7 @@ impl Pool<'_, '_> {
             return Ok(false);
         };
         let since = self.now();
-        events.iter().for_each(|id| self.window.claim(*id, Claim { place, since }));
+        events.iter().for_each(|id| self.window.claim(*id, Claim { place, since, taken: None }));
         self.changed.get_or_insert_with(Instant::now);
         let (task, attempt) = match events.len() {
             1 => (Task::Single(last), self.window.tried(last).0.saturating_add(1)),
@@ -400,16 +400,5 @@ impl Place {
             row.write_line(pipes.outbox());
         }
         self.given.insert(row.id, Instant::now());
-    }
-}
-
-/// The key of an event. One for which it cannot be evaluated has none.
-fn key_of(key: &Filter, row: &Row<'_>, failures: &mut Vec<FilterFailure>) -> Option<Key> {
-    match key.value(row) {
-        Ok(value) => value.map(Key::from),
-        Err(why) => {
-            failures.push(FilterFailure { id: row.id, message: why.0 });
-            None
-        }
     }
 }
