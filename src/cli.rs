@@ -11,6 +11,7 @@ mod backup;
 mod batch;
 mod claim;
 mod completions;
+mod config;
 mod consumer;
 mod dead;
 mod dispatch;
@@ -176,6 +177,7 @@ commands! {
     #[command(aliases = ["dlq", "dead-letters"])]
     Dead in dead,
     Prune in prune,
+    Config in config,
     Backup in backup,
     Doctor in doctor,
     Completions in completions,

@@ -71,9 +71,10 @@ pub fn catch_up(
 }
 
 /// Brings the log up to date and syncs it; if it contains lines of events up to `upto`, also seals it, so
-/// that these can be deleted from the table.
-pub fn seal_before_prune(files: &Files, store: &mut dyn Store, upto: i64) -> Result<()> {
-    with_writer(files, LOCK_TIMEOUT, |writer| {
+/// that these can be deleted from the table. Waits at most `wait`, and never longer than 20 s, for another process that
+/// is writing the log.
+pub fn seal_before_prune(files: &Files, store: &mut dyn Store, upto: i64, wait: Duration) -> Result<()> {
+    with_writer(files, wait, |writer| {
         writer.compare(store)?;
         writer.append(store, &mut |_| {})?;
         if writer.state.end.lines > 0 && writer.state.base.id < upto {
@@ -83,6 +84,23 @@ pub fn seal_before_prune(files: &Files, store: &mut dyn Store, upto: i64) -> Res
         }
         writer.sync(store)
     })
+}
+
+/// Like [`seal_before_prune`], for a small part of a long work: does nothing if the lines are in sealed files already.
+/// Most of a long log is synced before others have to wait.
+pub fn seal_before_retention(files: &Files, store: &mut dyn Store, upto: i64, wait: Duration) -> Result<()> {
+    let mut is_sealed = true;
+    with_writer(files, wait, |writer| {
+        writer.compare(store)?;
+        is_sealed = writer.state.base.id >= upto;
+        Ok(())
+    })?;
+    if is_sealed {
+        return Ok(());
+    }
+    let path = files.path_of(JSONL);
+    files.open_file(JSONL, Access::Append).and_then(|jsonl| jsonl.sync_data()).at("sync", &path)?;
+    seal_before_prune(files, store, upto, wait)
 }
 
 /// Compares all of `events.jsonl` with the table, ignoring the stored state, truncates it at the first
@@ -119,6 +137,22 @@ pub fn remove_sealed(files: &Files, before: Time, dry_run: bool) -> io::Result<(
                 files.remove(&name)?;
             }
         }
+    }
+    Ok((count, bytes))
+}
+
+/// Deletes the sealed files of whose events none is left in the table. Returns their number and total bytes.
+pub fn remove_sealed_of_deleted(files: &Files, store: &mut dyn Store) -> Result<(u64, u64)> {
+    let (mut count, mut bytes, mut before) = (0, 0, 0);
+    for name in sealed(files).at("list", files.path())? {
+        let path = files.path_of(&name);
+        let file = files.open_file(&name, Access::Read).at("open", &path)?;
+        let Some(EventStamp { id: last, .. }) = last_event(&file).at("read", &path)? else { continue };
+        if last <= store.newest()? && store.first_after(before)?.is_none_or(|left| left > last) {
+            (count, bytes) = (count + 1, bytes + files.size(&name));
+            files.remove(&name).at("delete", &path)?;
+        }
+        before = before.max(last);
     }
     Ok((count, bytes))
 }

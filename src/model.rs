@@ -5,6 +5,7 @@
 
 pub mod answer;
 pub mod backend;
+pub mod config;
 pub mod duration;
 pub mod event;
 pub mod exponential_backoff;

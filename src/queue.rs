@@ -8,8 +8,9 @@ pub mod dead;
 pub mod delivery;
 mod init;
 pub mod locations;
-mod pending;
+pub mod pending;
 mod push;
+pub mod retention;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};

@@ -4,6 +4,7 @@
 //! and every write in an immediate transaction. The WAL is kept small. This module knows nothing of the
 //! thread's other files.
 
+mod config;
 mod consumers;
 mod dead_letters;
 mod error;
@@ -16,6 +17,7 @@ mod runs;
 mod scan;
 mod wal;
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -298,6 +300,14 @@ impl Store for Sqlite {
 
     fn discard_dead_letters(&mut self, consumer: &ConsumerId, events: Option<&[i64]>) -> Result<usize> {
         self.transact("changing the dead letters", |conn| Ok(dead_letters::discard(conn, consumer, events)?))
+    }
+
+    fn config(&mut self) -> Result<BTreeMap<String, String>> {
+        config::load(&self.conn).doing("reading the settings")
+    }
+
+    fn set_config(&mut self, name: &str, value: Option<&str>) -> Result<bool> {
+        self.transact("changing the settings", |conn| Ok(config::set(conn, name, value)?))
     }
 
     fn prune(&mut self, range: &PruneRange<'_>) -> Result<PruneStep> {

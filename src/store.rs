@@ -10,6 +10,7 @@
 //! All methods may wait for other writers, for up to a minute. Their errors, unless they say
 //! otherwise, are those of the database.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -204,6 +205,9 @@ pub struct PruneRange<'a> {
     pub seen: Option<&'a [Subscription]>,
     /// Only count.
     pub dry_run: bool,
+    /// For about how long a step may exclude other writers, at most. A single event is deleted in one step, however
+    /// large it is.
+    pub time: Duration,
 }
 
 /// Result of a prune step.
@@ -368,6 +372,12 @@ pub trait Store: Send {
     /// Removes the dead letters of these events, or all of a consumer, in one step; the events stay. Returns how
     /// many.
     fn discard_dead_letters(&mut self, consumer: &ConsumerId, events: Option<&[i64]>) -> Result<usize>;
+
+    /// The settings of the thread, by name.
+    fn config(&mut self) -> Result<BTreeMap<String, String>>;
+
+    /// Sets one of them or, without a value, removes it. Returns whether it was set before.
+    fn set_config(&mut self, name: &str, value: Option<&str>) -> Result<bool>;
 
     /// Deletes the oldest events of a range, as many as fit into one short transaction.
     fn prune(&mut self, range: &PruneRange<'_>) -> Result<PruneStep>;

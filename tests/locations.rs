@@ -78,6 +78,8 @@ delegate! {
     fn discard_dead_letters(consumer: &ConsumerId, events: Option<&[i64]>) -> Result<usize>;
     fn prune(range: &PruneRange<'_>) -> Result<PruneStep>;
     fn changes() -> Result<i64>;
+    fn config() -> Result<BTreeMap<String, String>>;
+    fn set_config(name: &str, value: Option<&str>) -> Result<bool>;
 }
 
 /// All threads of the scheme.

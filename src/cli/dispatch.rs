@@ -13,6 +13,7 @@ use super::{Globals, environment, limit, output, refuse_as_root, signals};
 use crate::error::Error;
 use crate::failure::{Result, hint};
 use crate::files::COMMIT;
+use crate::files::log::log;
 use crate::model::duration;
 use crate::run::dispatch::{Dispatched, dispatch};
 use crate::run::launcher::set_lease;
@@ -22,6 +23,9 @@ use crate::run::worker::follow;
 
 /// Supervisors check a lease once a second.
 const SHORTEST_LEASE: Duration = Duration::from_secs(4);
+
+/// For how long a dispatch deletes what the thread is not to keep any more.
+const KEEP_FOR: Duration = Duration::from_secs(1);
 
 /// Start the handlers of all consumers that have something pending
 ///
@@ -77,6 +81,10 @@ impl Dispatch {
             if let Dispatched::Broken(e) | Dispatched::Failed(e) = done {
                 output::warn(format_args!("the consumer '{consumer}' was not started: {e}"));
             }
+        }
+        if let Err(e) = queue.apply_retention(KEEP_FOR) {
+            log!(queue, Warn, "retention: {e}");
+            output::warn(format_args!("old events were not deleted: {e}"));
         }
         if !globals.json {
             return Ok(());

@@ -68,6 +68,7 @@ impl Push {
             return self.push_many(globals);
         }
         let (mut queue, id) = push_one(self.event, self.reply_to, globals)?;
+        apply_retention(&mut queue, id, 1);
         wait_for_delivery(&mut queue, self.sync, &[(id, id)], globals)
     }
 
@@ -138,6 +139,9 @@ impl Push {
         let printed =
             globals.print(count, json!({ "count": count, "first_id": first_id, "last_id": last_id }));
         output::confirm(printed, "what was pushed is stored");
+        if let Some(last) = last_id {
+            apply_retention(&mut queue, last, count);
+        }
         let ranges: Vec<_> = first_id.zip(last_id).into_iter().chain(repeated).collect();
         wait_for_delivery(&mut queue, self.sync, &ranges, globals)
     }
@@ -229,6 +233,16 @@ fn wait_for_delivery(
         format_args!("{what}; what was pushed is stored"),
         "see `thread info` and `thread logs`, and do not push it again",
     ))
+}
+
+/// Applies the thread's retention if nobody else has for long, after the push of `count` events, the last of which has
+/// the id `last`. A failure is only logged: nobody asked for it here.
+fn apply_retention(queue: &mut Queue, last: i64, count: u64) {
+    if let Err(e) = queue.apply_retention_after_push(last, count)
+        && !e.may_pass()
+    {
+        log!(queue, Warn, "retention: {e}");
+    }
 }
 
 /// The steps after a commit: the JSONL log, then waking consumers. Failures are warnings, because the

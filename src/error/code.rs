@@ -58,6 +58,7 @@ codes! {
         ClaimOver = "claim_over",
         NotADeadLetter = "not_a_dead_letter",
         NotRunning = "not_running",
+        NotSet = "not_set",
         TimedOut = "timed_out",
         NotAnswered = "not_answered",
         DeadLetter = "dead_letter",

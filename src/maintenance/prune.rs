@@ -12,10 +12,14 @@ use crate::files::DB;
 use crate::files::log::log;
 use crate::jsonl;
 use crate::model::filter::{Filter, Scope};
-use crate::model::subscription::{ConsumerId, Subscription};
+use crate::model::subscription::Subscription;
 use crate::model::time::Time;
 use crate::queue::Queue;
+pub use crate::queue::pending::Held;
 use crate::store::{PruneRange, PruneStep, Pruned};
+
+/// Approximate time for which a step holds the write lock.
+const STEP_TIME: Duration = Duration::from_millis(40);
 
 /// The pause between two transactions. Longer than a pusher's pause between two attempts to get the lock.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -54,13 +58,6 @@ pub struct Report {
     pub failed: Option<Error>,
 }
 
-/// The oldest event that is pending for a consumer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
-    pub at: i64,
-    pub consumer: ConsumerId,
-}
-
 /// Deletes old events. `progress` is called with the number of events deleted since the last call.
 ///
 /// # Errors
@@ -76,7 +73,7 @@ pub fn prune(queue: &mut Queue, request: &Request<'_>, progress: &mut dyn FnMut(
     if request.dry_run || counted.events == 0 {
         return Ok(Report { pruned: counted, held: plan.held, failed: None });
     }
-    jsonl::seal_before_prune(&queue.files, &mut *queue.store, plan.upto)?;
+    jsonl::seal_before_prune(&queue.files, &mut *queue.store, plan.upto, Duration::MAX)?;
     let mut pruned = Pruned::default();
     let mut add = |deleted: Pruned| {
         progress(deleted.events);
@@ -120,17 +117,10 @@ impl Plan {
     /// Moves the limit before the oldest event that is pending now. Never moves it forward, because the JSONL
     /// log was sealed only up to the first limit.
     fn hold_back(&mut self, queue: &mut Queue) -> Result<()> {
-        self.seen = queue.store.subscriptions()?;
-        for subscription in &self.seen {
-            let first = match queue.scan_pending(subscription, None) {
-                // It is unknown which events a broken filter would match.
-                Err(Error::BrokenFilter { .. }) => queue.store.first_after(subscription.last_acked_id)?,
-                scan => scan?.first,
-            };
-            if let Some(at) = first.filter(|&at| at <= self.upto) {
-                self.upto = at - 1;
-                self.held = Some(Held { at, consumer: subscription.consumer.clone() });
-            }
+        let unneeded = queue.unneeded(self.upto, None)?;
+        (self.upto, self.seen) = (unneeded.upto, unneeded.seen);
+        if unneeded.held.is_some() {
+            self.held = unneeded.held;
         }
         Ok(())
     }
@@ -154,6 +144,7 @@ fn walk(
             dead_letters: request.force,
             seen: (!request.force).then_some(&plan.seen),
             dry_run,
+            time: STEP_TIME,
         };
         match queue.store.prune(&range)? {
             PruneStep::Upto(reached, found) => {

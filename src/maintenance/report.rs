@@ -16,6 +16,7 @@ pub use self::state::{ConsumerState, Namespace, Worker};
 use crate::error::Result;
 use crate::files::{DB, Files, WAL};
 use crate::jsonl;
+use crate::model::config::Retention;
 use crate::model::duration;
 use crate::model::run::{Deliver, Exit, Options, Phase, UNLIMITED};
 use crate::model::subscription::{ConsumerId, NOTHING_ACKNOWLEDGED, Subscription};
@@ -28,6 +29,19 @@ use crate::run::process::{AtWork, Liveness, at_work};
 
 /// How long events may wait for a consumer without a handler before that is a problem.
 const UNTAKEN: Duration = Duration::from_secs(5 * 60);
+
+/// What a consumer does that [holds retention back](ConsumerStatus::holds_retention).
+pub const HOLDS_RETENTION: &str = "keeps the thread from deleting events: its oldest pending event is more than twice \
+                                   as old as `thread config` says";
+
+/// Whether a thread keeps this pending event much longer than it is to keep events: it is older than twice the age, or
+/// not among twice as many of the newest.
+fn holds_retention(queue: &mut Queue, id: i64, stored_at: Option<&str>) -> Result<bool> {
+    let Retention { age, events, .. } = Retention::of(&queue.store.config()?);
+    let is_old = age.zip(stored_at.and_then(time::parse)).is_some_and(|(age, at)| at < Utc::now() - 2 * age);
+    let newest = queue.store.newest()?;
+    Ok(is_old || events.is_some_and(|most| id <= newest.saturating_sub(most.saturating_mul(2))))
+}
 
 /// How far to determine what is pending.
 #[derive(Debug, Clone, Copy)]
@@ -202,6 +216,8 @@ pub struct ConsumerStatus {
     pub oldest: Option<(i64, Option<String>)>,
     /// Where events finish singly.
     pub in_hand: Option<InHand>,
+    /// Because of its oldest pending event, the thread keeps much more than it is to keep.
+    pub holds_retention: bool,
     pub settings: Settings,
 }
 
@@ -220,6 +236,7 @@ impl Serialize for ConsumerStatus {
             "oldest_pending_id": self.oldest.as_ref().map(|(id, _)| id),
             "oldest_pending_at": self.oldest.as_ref().and_then(|(_, at)| at.as_deref()),
             "in_hand": self.in_hand,
+            "holds_retention": self.holds_retention,
             "dead": s.dead,
             "filter_errors": s.filter_errors,
             "last_filter_error_id": (s.filter_errors > 0).then_some(s.filter_error_id),
@@ -308,7 +325,11 @@ impl ConsumerStatus {
             ConsumerState::of(&subscription, at_work, broken, is_pending, event_wait.as_ref(), is_attended);
         let settings = settings(queue.files(), subscription.cwd.as_deref(), &subscription.options);
         let in_hand = InHand::of(queue, &subscription, is_full)?;
-        Ok(ConsumerStatus { subscription, state, pending, oldest, in_hand, settings })
+        let holds_retention = match &oldest {
+            Some((id, at)) => holds_retention(queue, *id, at.as_deref())?,
+            None => false,
+        };
+        Ok(ConsumerStatus { subscription, state, pending, oldest, in_hand, holds_retention, settings })
     }
 
     /// When the oldest pending event was stored. `None` if nothing is pending.
@@ -339,6 +360,9 @@ impl ConsumerStatus {
             && self.subscription.state.phase == Phase::Stalled
         {
             notes.push(format!("`thread resume {}` starts it again", self.subscription.consumer));
+        }
+        if self.holds_retention {
+            notes.push(format!("{HOLDS_RETENTION}; `thread unsubscribe` it if it is forgotten"));
         }
         if self.is_unattended() {
             notes.push("nothing is waiting to retry it: run `thread dispatch`, or keep a worker".to_owned());

@@ -1,18 +1,67 @@
-//! What is pending for a consumer, and the events on which its filter fails.
+//! What is pending for a consumer, what no consumer needs any more, and the events on which a filter fails.
 
 use std::time::Instant;
 
 use super::Queue;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::files::log::{self, log};
-use crate::model::subscription::Subscription;
+use crate::model::subscription::{ConsumerId, Subscription};
 use crate::pending::{self, PendingScan};
 use crate::store::FilterFailure;
 
 /// Only the first few failures are logged, so that a filter that fails on everything does not fill the log.
 const SHOWN: usize = 10;
 
+/// The oldest event that is pending for a consumer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    pub at: i64,
+    pub consumer: ConsumerId,
+}
+
+/// Events that are pending for no consumer.
+pub(crate) struct Unneeded {
+    /// All up to this one, except that their dead letters may be needed.
+    pub upto: i64,
+    /// What limits it, if anything.
+    pub held: Option<Held>,
+    /// Time ran out before all filters were evaluated. The next look begins where this one ended.
+    pub cut_short: bool,
+    /// The subscriptions, as they were read before.
+    pub seen: Vec<Subscription>,
+}
+
 impl Queue {
+    /// Which of the events up to `upto` are pending for no consumer. Filters are evaluated until `until`.
+    pub(crate) fn unneeded(&mut self, upto: i64, until: Option<Instant>) -> Result<Unneeded> {
+        let seen = self.store.subscriptions()?;
+        let mut unneeded = Unneeded { upto, held: None, cut_short: false, seen: Vec::new() };
+        for subscription in &seen {
+            let cursor = subscription.last_acked_id;
+            // What was evaluated earlier may be enough.
+            if cursor.max(subscription.scanned_upto(cursor)) >= unneeded.upto {
+                continue;
+            }
+            let first = match self.scan_pending(subscription, until) {
+                // It is unknown which events a broken filter would match.
+                Err(Error::BrokenFilter { .. }) => self.store.first_after(cursor)?,
+                scan => {
+                    let scan = scan?;
+                    if scan.first.is_none() && scan.cut_short {
+                        unneeded.cut_short = true;
+                        unneeded.upto = unneeded.upto.min(subscription.scanned_upto(cursor));
+                    }
+                    scan.first
+                }
+            };
+            if let Some(at) = first.filter(|&at| at <= unneeded.upto) {
+                unneeded.upto = at - 1;
+                unneeded.held = Some(Held { at, consumer: subscription.consumer.clone() });
+            }
+        }
+        Ok(Unneeded { seen, ..unneeded })
+    }
+
     /// Looks for the oldest pending event of a consumer, and logs the events its filter failed on.
     ///
     /// # Errors

@@ -24,6 +24,7 @@ use crate::model::location::Location;
 use crate::model::subscription::ConsumerId;
 use crate::queue::Queue;
 use crate::queue::locations::{files_of, listen};
+use crate::queue::retention::Keeper;
 
 /// How long to wait for another writer before moving on to other threads.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(20);
@@ -95,6 +96,8 @@ pub(super) struct Followed {
     /// The threads of its agent's sub-agents, as of the last look. A new one comes with events here, so nothing is
     /// listed while nothing changes.
     below: Vec<PathBuf>,
+    /// Applies its retention.
+    keeper: Keeper,
 }
 
 impl Followed {
@@ -177,12 +180,14 @@ impl<'a> Starter<'a> {
             thread.due = None;
             return;
         }
+        let keeper = &mut thread.keeper;
         let looked = Queue::open_waiting(location, BUSY_TIMEOUT).and_then(|mut queue| {
             let all = queue.store.subscriptions()?;
             let time = slots.is_none().then_some(OWN_TIME);
             let all = start(&mut queue, self.launcher, all, time, Waits::Left(slots))?;
             let started = all.iter().filter(|(_, done)| matches!(done, Dispatched::Started)).count();
             (self.tell)(News::Looked { location, queue: &mut queue, started });
+            keeper.keep(&mut queue);
             Ok(all)
         });
         let failed = match &looked {
@@ -224,6 +229,7 @@ impl<'a> Starter<'a> {
                 _ => {}
             }
         }
+        thread.due = thread.due.into_iter().chain(thread.keeper.due()).min();
         attend_to_waits(thread, location);
         if is_new {
             self.follow_new();
@@ -300,6 +306,7 @@ impl<'a> Starter<'a> {
             waits: false,
             timer: None,
             below: Vec::new(),
+            keeper: Keeper::default(),
         };
         self.threads.insert(location.clone(), thread);
         Ok(())

@@ -10,7 +10,7 @@ mod guarded;
 mod pool;
 mod runs;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,7 @@ use crate::model::run::{Exit, Phase, RunState, Task};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::queue::Queue;
 use crate::queue::locations::{files_of, listen};
+use crate::queue::retention::Keeper;
 use crate::store::{Lease, Leased, RunUpdate};
 
 /// A wait that is over as soon as another process could attend to it.
@@ -82,8 +83,18 @@ pub unsafe fn supervise(
     let watcher = Watcher::new(&files, CONTROL);
     let unsynced = Cell::default();
     let guard = Guard::new(location, consumer);
-    let mut supervisor =
-        Supervisor { files: &files, consumer, watcher, worker, shutdown, unsynced, lease: None, guard };
+    let keeper = RefCell::default();
+    let mut supervisor = Supervisor {
+        files: &files,
+        consumer,
+        watcher,
+        worker,
+        shutdown,
+        unsynced,
+        lease: None,
+        guard,
+        keeper,
+    };
     loop {
         let done = match supervisor.take_lease(length) {
             Ok(true) => supervisor.act(&mut lock),
@@ -103,8 +114,9 @@ pub unsafe fn supervise(
         }
         match done.and_then(|()| supervisor.look_again()) {
             Ok(Some(again)) => lock = again,
+            Ok(None) => return supervisor.keep_rest(),
             // The next push at the thread's new path continues.
-            Ok(None) | Err(Error::Moved(_)) => return Ok(()),
+            Err(Error::Moved(_)) => return Ok(()),
             Err(e) => return Err(e),
         }
     }
@@ -123,6 +135,8 @@ struct Supervisor<'a> {
     lease: Option<Box<dyn Lease>>,
     /// Ends a handler that this process cannot end any more.
     guard: Guard,
+    /// Applies the thread's retention.
+    keeper: RefCell<Keeper>,
 }
 
 /// What to do after a step.
@@ -281,6 +295,21 @@ impl Supervisor<'_> {
             self.attend()?;
         }
         Ok(again)
+    }
+
+    /// Applies the thread's retention, as far as it is due, once nothing else is.
+    fn keep_rest(&self) -> Result<()> {
+        loop {
+            if self.shutdown.requests() > 0 || !self.files.still_there() {
+                return Ok(());
+            }
+            let mut keeper = self.keeper.borrow_mut();
+            keeper.keep(&mut Queue::open_waiting(self.files.location(), SHORT_WAIT)?);
+            match keeper.due().filter(|_| keeper.has_more()) {
+                Some(next) => std::thread::sleep(next.saturating_duration_since(Instant::now())),
+                None => return Ok(()),
+            }
+        }
     }
 
     fn lock_again(&self) -> Result<Option<Lock>> {

@@ -28,6 +28,7 @@ use crate::model::subscription::ConsumerId;
 use crate::model::time::Time;
 use crate::queue::Queue;
 use crate::queue::locations::files_of;
+use crate::queue::retention::Keeper;
 use crate::store::RunUpdate;
 
 /// Pauses after a failure that may pass.
@@ -56,7 +57,7 @@ pub unsafe fn keep(
     // SAFETY: guaranteed by the caller.
     let lock = unsafe { Lock::adopt(lock_fd, &files, TIMER_LOCK) };
     let mut lock = lock.ok_or_else(|| Error::Other("this process is started by others".into()))?;
-    let mut timer = Timer { files: &files, launcher, ends: HashMap::new() };
+    let mut timer = Timer { files: &files, launcher, ends: HashMap::new(), keeper: Keeper::default() };
     let watcher = Watcher::new(&files, CONTROL);
     loop {
         sign(&lock);
@@ -79,6 +80,8 @@ struct Timer<'a> {
     launcher: &'a Launcher,
     /// When each wait ends by the monotonic clock, whatever happens to the time of day.
     ends: HashMap<(ConsumerId, Option<Time>), Instant>,
+    /// Applies the thread's retention.
+    keeper: Keeper,
 }
 
 impl Timer<'_> {
@@ -148,6 +151,7 @@ impl Timer<'_> {
                 _ => {}
             }
         }
+        self.keeper.keep(&mut queue);
         self.ends = ends;
         if retry { self.start() } else { Ok(next) }
     }

@@ -1,6 +1,6 @@
 //! Deletes old events, in steps short enough that no push waits long for one.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rusqlite::{Connection, params};
 
@@ -9,10 +9,6 @@ use super::{Sqlite, consumers};
 use crate::error::Result;
 use crate::model::subscription::Subscription;
 use crate::store::{PruneRange, PruneStep, Pruned};
-
-/// Approximate time for which a step holds the write lock. A single event is deleted in one step, however
-/// large it is.
-const STEP_TIME: Duration = Duration::from_millis(40);
 
 /// Events listed per page.
 const PAGE: usize = 500;
@@ -52,7 +48,7 @@ fn delete(conn: &Connection, range: &PruneRange<'_>) -> rusqlite::Result<(i64, P
     'step: while at < range.upto {
         let page = list(conn, range, at)?;
         for old in &page {
-            if at > range.after && began.elapsed() >= STEP_TIME {
+            if at > range.after && began.elapsed() >= range.time {
                 break 'step;
             }
             if range.dead_letters || !old.dead_letter {

@@ -25,7 +25,7 @@ const COMMANDS: [&[&str]; 12] = [
     &["info"],
 ];
 
-pub const NAMES: [&str; 23] = [
+pub const NAMES: [&str; 24] = [
     "init",
     "push",
     "ask",
@@ -44,6 +44,7 @@ pub const NAMES: [&str; 23] = [
     "logs",
     "dead",
     "prune",
+    "config",
     "backup",
     "doctor",
     "completions",

@@ -12,6 +12,7 @@ mod claims;
 mod completions;
 mod completions_shells;
 mod concurrency;
+mod config;
 mod dead;
 mod discovery;
 mod dispatch;

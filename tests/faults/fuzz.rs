@@ -217,6 +217,7 @@ fn no_arguments_make_it_panic_or_hang() {
         "logs",
         "seek",
         "prune",
+        "config",
         "doctor",
         "--to",
         "latest",

@@ -17,6 +17,7 @@ mod namespaces;
 mod notifier;
 mod pools;
 mod power;
+mod retention;
 mod rights;
 mod shared;
 mod supervise;

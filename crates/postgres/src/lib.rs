@@ -17,7 +17,7 @@
 //! | `append`, `copy` | storing events, many of them by COPY |
 //! | `read` | reading events, and evaluating filters on pages of them |
 //! | `consumers` | subscriptions, cursors, runs |
-//! | `dead_letters`, `prune` | as they are called |
+//! | `config`, `dead_letters`, `prune` | as they are called |
 //! | `lease`, `machine`, `clock` | which machine has a consumer's runs for itself |
 //! | `listen` | announcements between machines |
 //!
@@ -31,6 +31,7 @@
 
 mod append;
 mod clock;
+mod config;
 mod connection;
 mod consumers;
 mod copy;

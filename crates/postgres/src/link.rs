@@ -248,6 +248,11 @@ impl Session<'_> {
         self.client.query_typed(&sql.replace('@', self.prefix), &all).doing(self.doing)
     }
 
+    /// Executes statements without parameters and results.
+    pub fn batch(&mut self, sql: &str) -> Result<()> {
+        self.client.batch_execute(&sql.replace('@', self.prefix)).doing(self.doing)
+    }
+
     /// The only row.
     pub fn row(&mut self, sql: &str, params: &[Param<'_>]) -> Result<Option<Row>> {
         Ok(self.rows(sql, params)?.pop())

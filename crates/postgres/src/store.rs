@@ -1,5 +1,6 @@
 //! The store of a thread in PostgreSQL.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use thread::{Error, Result};
 use crate::connection::Connection;
 use crate::link::{Link, Locks, int, text};
 use crate::location::Target;
-use crate::{append, consumers, dead_letters, error, lease, ledger, listen, migrate, prune, read};
+use crate::{append, config, consumers, dead_letters, error, lease, ledger, listen, migrate, prune, read};
 
 /// Opens a thread.
 pub fn open(location: &Location, busy_limit: Duration) -> Result<Box<dyn Store>> {
@@ -223,6 +224,14 @@ impl Store for Link {
         self.transact("changing the dead letters", Locks::Consumer(consumer), true, |session| {
             dead_letters::discard(session, consumer, events)
         })
+    }
+
+    fn config(&mut self) -> Result<BTreeMap<String, String>> {
+        self.reading("reading the settings", config::load)
+    }
+
+    fn set_config(&mut self, name: &str, value: Option<&str>) -> Result<bool> {
+        self.transact("changing the settings", Locks::None, true, |session| config::set(session, name, value))
     }
 
     fn prune(&mut self, range: &PruneRange<'_>) -> Result<PruneStep> {

@@ -9,7 +9,7 @@ use crate::cli::number::{count, limit};
 use crate::cli::output::{self, plain};
 use crate::error::Code;
 use crate::failure::{Result, failed};
-use crate::maintenance::report::{ConsumerState, ConsumerStatus, Report};
+use crate::maintenance::report::{ConsumerState, ConsumerStatus, HOLDS_RETENTION, Report};
 use crate::model::duration;
 use crate::model::time::Time;
 use crate::pending::{self, Counted};
@@ -28,7 +28,8 @@ pub struct CheckArgs {
     ///
     /// A consumer needs attention if it is stalled or paused, has dead letters, has a filter that failed on events,
     /// has had something pending for a minute with nothing running or waiting (without a handler, if nothing was
-    /// taken for five minutes), or exceeds one of the limits below.
+    /// taken for five minutes), keeps the thread from deleting what it is not to keep any more (see `thread
+    /// config`), or exceeds one of the limits below.
     #[arg(long)]
     pub check: bool,
     /// With --check: the most events that may be pending for a consumer
@@ -134,6 +135,9 @@ impl CheckArgs {
         if let Some(since) = consumer.untaken_since(now).filter(|_| self.max_age.is_none()) {
             let age = duration::rough((now - since).to_std().unwrap_or_default());
             report("unattended", format!("{pending} pending, and not taken for {age}"));
+        }
+        if consumer.holds_retention {
+            report("retention", HOLDS_RETENTION.to_owned());
         }
         if s.dead > 0 {
             report("dead", format!("{}, see `thread dead list`", events(s.dead.unsigned_abs())));

@@ -58,6 +58,8 @@ pub fn render(report: &Report) -> String {
     each("oldest_pending_seconds", "Age of the oldest pending event; 0 if there is none.", &|c, _| {
         Some(c.oldest_age(report.now).unwrap_or_default().as_secs_f64())
     });
+    let help = "1 if the thread keeps events for it much longer than it is to keep any.";
+    each("holds_retention", help, &|c, _| Some(if c.holds_retention { 1.0 } else { 0.0 }));
     let help = "Events that handlers have, where events finish singly, as far as that is stored.";
     each("in_flight", help, &|c, _| Some(c.in_hand.as_ref()?.in_flight as f64));
     let help = "Events that wait before they are tried again, where events finish singly.";

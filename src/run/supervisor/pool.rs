@@ -244,6 +244,9 @@ impl Pool<'_, '_> {
                 self.busy = Instant::now();
             }
             self.store_when_due()?;
+            if let Some(queue) = &mut self.queue {
+                supervisor.keeper.borrow_mut().keep(queue);
+            }
             let has_more_to_start = self.due.len() == MOST_DUE;
             self.start_due()?;
             if self.places.is_empty() && self.due.is_empty() && !self.lingers() {

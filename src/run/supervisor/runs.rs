@@ -63,6 +63,9 @@ impl Supervisor<'_> {
         let mut kept = Some(queue);
         while let Some(next) = self.run_handler(&mut kept, run, lock)? {
             run = next;
+            if let Some(queue) = &mut kept {
+                self.keeper.borrow_mut().keep(queue);
+            }
         }
         Ok(Next::Unlock)
     }

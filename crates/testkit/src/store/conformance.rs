@@ -1,6 +1,7 @@
 //! The contract of any store, one test per claim. Each test gets an empty store.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
@@ -73,6 +74,8 @@ macro_rules! conformance {
             pruning_keeps_dead_letters_unless_they_are_included
             a_dry_run_counts_and_changes_nothing
             pruning_stops_if_a_consumer_wants_more
+            pruning_gets_somewhere_even_without_time
+            settings_are_kept_by_name
         }
     };
     ($fresh:expr; $($claim:ident)*) => {
@@ -169,7 +172,7 @@ fn seek(store: &mut dyn Store, consumer: &str, id: i64) {
 /// A change of a store: its description, and a function that performs it.
 type Change<'c> = (&'c str, &'c dyn Fn(&mut dyn Store));
 
-/// All observable content of a store.
+/// All observable content of a store, but its settings.
 pub fn everything(store: &mut dyn Store) -> (i64, Vec<Event>, Vec<Subscription>, Vec<DeadLetter>) {
     (
         store.newest().unwrap(),
@@ -210,8 +213,15 @@ fn change_dead(store: &mut dyn Store, consumer: &str, change: DeadLetterUpdate) 
     assert!(store.update_run(&seen, &update).unwrap().is_some());
 }
 
-pub const EVERYTHING: PruneRange<'static> =
-    PruneRange { after: 0, upto: i64::MAX, subtype: None, dead_letters: true, seen: None, dry_run: false };
+pub const EVERYTHING: PruneRange<'static> = PruneRange {
+    after: 0,
+    upto: i64::MAX,
+    subtype: None,
+    dead_letters: true,
+    seen: None,
+    dry_run: false,
+    time: Duration::from_millis(40),
+};
 
 /// Prunes in steps to the end of the range; `None` if a consumer may have more pending.
 pub fn prune(store: &mut dyn Store, range: PruneRange<'_>) -> Option<Pruned> {
@@ -1478,4 +1488,37 @@ pub fn pruning_stops_if_a_consumer_wants_more(store: &mut dyn Store) {
     // Without `seen`, subscriptions are not checked.
     seek(store, "c", 0);
     assert!(prune(store, PruneRange { seen: None, ..range }).is_some());
+}
+
+/// As often as it takes, in the smallest steps.
+pub fn pruning_gets_somewhere_even_without_time(store: &mut dyn Store) {
+    fill(store, 9);
+    subscribe(store, "c");
+    for id in [1, 2, 5] {
+        make_dead(store, "c", id);
+    }
+    let range = PruneRange { upto: 8, dead_letters: false, time: Duration::ZERO, ..EVERYTHING };
+    assert_eq!(prune(store, range).unwrap(), Pruned { events: 5, bytes: 5, dead_letters: 3 });
+    assert_eq!(ids(store), [1, 2, 5, 9]);
+}
+
+// Settings.
+
+pub fn settings_are_kept_by_name(store: &mut dyn Store) {
+    let of = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    };
+    assert_eq!(store.config().unwrap(), of(&[]));
+    assert!(!store.set_config("a.b", None).unwrap());
+    assert!(!store.set_config("a.b", Some("1")).unwrap());
+    assert!(!store.set_config("a", Some("é ' \\ %")).unwrap());
+    assert!(store.set_config("a.b", Some("2")).unwrap());
+    assert_eq!(store.config().unwrap(), of(&[("a", "é ' \\ %"), ("a.b", "2")]));
+    assert!(store.set_config("a", None).unwrap());
+    assert!(!store.set_config("a", None).unwrap());
+    assert_eq!(store.config().unwrap(), of(&[("a.b", "2")]));
+    // Other facts are not changed.
+    fill(store, 1);
+    assert_eq!(store.config().unwrap().len(), 1);
+    assert_eq!(ids(store), [1]);
 }

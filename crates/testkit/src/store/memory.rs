@@ -33,6 +33,7 @@ pub struct MemoryStore {
     dead_letters: BTreeMap<(ConsumerId, i64), DeadLetter>,
     runs: BTreeMap<ConsumerId, Vec<Run>>,
     ledgers: BTreeMap<ConsumerId, Ledger>,
+    config: BTreeMap<String, String>,
     /// Number of subscriptions ever made; the source of tokens.
     tokens: u64,
 }
@@ -405,6 +406,18 @@ impl Store for MemoryStore {
         self.dead_letters
             .retain(|(of, id), _| of != consumer || events.is_some_and(|events| !events.contains(id)));
         Ok(before - self.dead_letters.len())
+    }
+
+    fn config(&mut self) -> Result<BTreeMap<String, String>> {
+        Ok(self.config.clone())
+    }
+
+    fn set_config(&mut self, name: &str, value: Option<&str>) -> Result<bool> {
+        let before = match value {
+            Some(value) => self.config.insert(name.to_owned(), value.to_owned()),
+            None => self.config.remove(name),
+        };
+        Ok(before.is_some())
     }
 
     fn prune(&mut self, range: &PruneRange<'_>) -> Result<PruneStep> {

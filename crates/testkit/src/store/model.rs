@@ -17,7 +17,7 @@ use thread::pending::{self, CountLimits};
 use thread::store::{DeadLetterUpdate, FilterFailure, Move, PruneRange, RunUpdate, ScanRange, Store, Stored};
 
 use super::Fresh;
-use super::conformance::{FILTERS, events, filter, name, new_subscription, noon, prune};
+use super::conformance::{EVERYTHING, FILTERS, events, filter, name, new_subscription, noon, prune};
 
 /// An event made of a few fixed values, so that keys collide and filters match some of the events.
 #[derive(Debug, Clone)]
@@ -357,7 +357,7 @@ impl World {
             Op::Prune { after, upto, subtype, dead_letters, seen, dry_run } => {
                 let seen = seen.map(|ago| self.ago(ago).to_owned());
                 let seen = seen.as_deref();
-                let range = PruneRange { after, upto, subtype, dead_letters, seen, dry_run };
+                let range = PruneRange { after, upto, subtype, dead_letters, seen, dry_run, ..EVERYTHING };
                 format!("{:?}", prune(&mut *self.fresh.store, range))
             }
             Op::Reopen => {

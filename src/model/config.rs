@@ -1,0 +1,135 @@
+//! The settings of a thread, as `thread config` shows and sets them.
+//!
+//! They are stored as texts. What a newer program has stored is kept and has no effect here.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::duration;
+
+/// A setting of a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Key {
+    RetentionAge,
+    RetentionEvents,
+    RetentionLogs,
+}
+
+impl Key {
+    /// All of them, by name.
+    pub const ALL: [Key; 3] = [Key::RetentionAge, Key::RetentionEvents, Key::RetentionLogs];
+
+    /// As it is stored and written.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Key::RetentionAge => "retention.age",
+            Key::RetentionEvents => "retention.events",
+            Key::RetentionLogs => "retention.logs",
+        }
+    }
+
+    /// The key with that name. The error is a key with a similar name, if there is one.
+    pub fn parse(name: &str) -> Result<Key, Option<Key>> {
+        let found = Key::ALL.into_iter().find(|key| key.name() == name);
+        found.ok_or_else(|| {
+            // `retention-age`, `age`, `Retention.Age` and `retention.agee`.
+            let name = name.to_lowercase().replace(['-', '_'], ".");
+            let is_like = |key: &Key| {
+                let last = key.name().rsplit('.').next().unwrap_or_default();
+                name == last || strsim::osa_distance(&name, key.name()) <= 2
+            };
+            Key::ALL.into_iter().find(is_like)
+        })
+    }
+
+    /// A value as it is to be stored. The error is a human-readable sentence.
+    pub fn check(self, value: &str) -> Result<String, String> {
+        match self {
+            Key::RetentionAge | Key::RetentionLogs => duration::parse_positive(value).map(duration::format),
+            Key::RetentionEvents => match count(value) {
+                Some(0) => Err("'0' is zero; give a larger number, or --unset to keep all events".to_owned()),
+                Some(count) => Ok(count.to_string()),
+                None => Err(format!("'{value}' is not a whole number, 1 or more")),
+            },
+        }
+    }
+}
+
+/// Digits only: no sign, space or fraction. At most the largest id.
+fn count(text: &str) -> Option<i64> {
+    text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+/// What a thread keeps; `None` for no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Retention {
+    /// Events older than this are deleted.
+    pub age: Option<Duration>,
+    /// At most so many of the newest events are kept; not 0.
+    pub events: Option<i64>,
+    /// Logs older than this are deleted.
+    pub logs: Option<Duration>,
+}
+
+impl Retention {
+    /// The part of a thread's settings that is about retention. An invalid value, which only another program can have
+    /// stored, sets no limit.
+    pub fn of(config: &BTreeMap<String, String>) -> Retention {
+        let of = |key: Key| config.get(key.name());
+        let duration = |key: Key| duration::parse_positive(of(key)?).ok();
+        Retention {
+            age: duration(Key::RetentionAge),
+            events: of(Key::RetentionEvents).and_then(|text| count(text)).filter(|&count| count > 0),
+            logs: duration(Key::RetentionLogs),
+        }
+    }
+
+    /// Whether everything is kept.
+    pub fn keeps_all(&self) -> bool {
+        *self == Retention::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_checked_and_stored_in_one_form() {
+        let checked = |key: Key, value: &str| key.check(value).ok();
+        assert_eq!(checked(Key::RetentionAge, "1w").as_deref(), Some("7d"));
+        assert_eq!(checked(Key::RetentionLogs, "90").as_deref(), Some("1m30s"));
+        assert_eq!(checked(Key::RetentionEvents, "00100").as_deref(), Some("100"));
+        for bad in ["", "0", "0s", "-1", "+1", " 1", "1.5", "7y", "ever", "11y", "99999999999999999999"] {
+            assert_eq!(checked(Key::RetentionAge, bad), None, "{bad}");
+            assert_eq!(checked(Key::RetentionEvents, bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_nearly_right_has_a_suggestion() {
+        assert_eq!(Key::parse("retention.age"), Ok(Key::RetentionAge));
+        for (name, meant) in [
+            ("retention-age", Some(Key::RetentionAge)),
+            ("Retention.Events", Some(Key::RetentionEvents)),
+            ("logs", Some(Key::RetentionLogs)),
+            ("retention.evnts", Some(Key::RetentionEvents)),
+            ("retention.steps", None),
+            ("core.editor", None),
+            ("", None),
+        ] {
+            assert_eq!(Key::parse(name), Err(meant), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_valid_sets_no_limit() {
+        let config = |pairs: [(&str, &str); 3]| pairs.map(|(a, b)| (a.to_owned(), b.to_owned())).into();
+        let set = config([("retention.age", "7d"), ("retention.events", "5"), ("retention.logs", "90d")]);
+        let day = Duration::from_secs(86_400);
+        let expected = Retention { age: Some(7 * day), events: Some(5), logs: Some(90 * day) };
+        assert_eq!(Retention::of(&set), expected);
+        let odd = config([("retention.age", "0"), ("retention.events", "-5"), ("retention.new", "1d")]);
+        assert!(Retention::of(&odd).keeps_all());
+    }
+}
