@@ -41,6 +41,7 @@ mod resume;
 mod seek;
 mod settings;
 mod signals;
+mod socket;
 mod stop;
 mod subscribe;
 mod unsubscribe;

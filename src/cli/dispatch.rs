@@ -9,9 +9,10 @@ use clap::{Args, ValueHint};
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use super::socket::Socket;
 use super::{Globals, environment, limit, output, refuse_as_root, signals};
 use crate::error::Error;
-use crate::failure::{Result, hint};
+use crate::failure::{Result, hint, usage};
 use crate::files::COMMIT;
 use crate::files::log::log;
 use crate::model::duration;
@@ -62,6 +63,13 @@ pub struct Dispatch {
     /// How long handlers may take to finish after the worker gets a signal to stop
     #[arg(long, value_name = "D", requires = "follow", default_value = "30s", value_parser = duration::parse)]
     grace: Duration,
+    /// Also take pushes into the one thread, and nothing else, from whoever may connect to this Unix socket: its
+    /// owner and group (see `thread push --socket`)
+    #[arg(long, value_name = "PATH", requires = "follow", conflicts_with = "root", value_hint = ValueHint::FilePath)]
+    socket: Option<PathBuf>,
+    /// The group of the socket [default: that of the worker]
+    #[arg(long, value_name = "GROUP", requires = "socket")]
+    socket_group: Option<String>,
 }
 
 impl Dispatch {
@@ -104,12 +112,20 @@ impl Dispatch {
             scope.threads.push(globals.location()?);
         }
         scope.roots.iter().try_for_each(|root| refuse_as_root(root))?;
+        let socket = match (&self.socket, &scope.threads[..]) {
+            (Some(path), [thread]) => Some(Socket::listen(path, self.socket_group.as_deref(), thread)?),
+            (Some(_), _) => return usage("--socket is for one thread", "give one --thread with it"),
+            (None, _) => None,
+        };
         set_lease(self.lease.max(SHORTEST_LEASE));
         let shutdown = signals::as_shutdown_requests(&[SIGTERM, SIGINT, SIGHUP])?;
         let launcher = environment::launcher();
         follow(&scope, max_runs, &launcher, &shutdown, self.grace, &mut |news| match news {
             News::Ready => notify("READY=1"),
-            News::Stopping => notify("STOPPING=1"),
+            News::Stopping => {
+                socket.iter().for_each(Socket::close);
+                notify("STOPPING=1");
+            }
             News::Looked { .. } => {}
             News::Trouble { location, error: error @ Error::NotAThread(_) } => {
                 output::warn(format_args!("{error}; waiting for it to appear at {location}"));

@@ -18,7 +18,7 @@ pub struct Globals {
     /// Run as if started in DIR, relative to any earlier -C
     #[arg(short = 'C', value_name = "DIR", value_hint = ValueHint::DirPath)]
     directories: Vec<PathBuf>,
-    /// The thread's directory [default: $THREAD_DIR, or the one you are in]
+    /// The thread [default: $THREAD_DIR, or the one you are in]
     #[arg(short, long, global = true, display_order = 900, value_name = "PATH", value_hint = ValueHint::DirPath,
         value_parser = PathBufValueParser::new().map(Location::from), action = ArgAction::Append)]
     pub thread: Vec<Location>,

@@ -1,5 +1,6 @@
 //! `thread push`: storing events, then bringing the JSONL log up to date and waking consumers.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -8,12 +9,13 @@ use serde_json::json;
 use super::batch::{Batch, LineFormat};
 use super::event::EventArgs;
 use super::progress::Progress;
-use super::{Globals, environment, event_id, output, signals};
+use super::{Globals, environment, event_id, output, signals, socket};
 use crate::error::{Code, Error};
-use crate::failure::{Failure, Result, failed};
+use crate::failure::{Failure, Result, failed, usage};
 use crate::files::log::log;
 use crate::model::duration;
 use crate::model::event::{NewEvent, source_warning};
+use crate::model::location::Location;
 use crate::queue::delivery::Delivery;
 use crate::queue::{PushedEvent, Queue};
 use crate::run::dispatch::Dispatched;
@@ -60,10 +62,18 @@ pub struct Push {
     /// Store many events, read as NDJSON from stdin
     #[arg(long, conflicts_with_all = ["text", "content_file", "meta", "metadata", "idempotency_key", "reply_to"])]
     batch: bool,
+    /// Push through this socket of a worker
+    ///
+    /// That is, of `thread dispatch --follow --socket`, into its thread. Its directory need not be accessible.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["lines", "batch", "sync", "reply_to"])]
+    socket: Option<PathBuf>,
 }
 
 impl Push {
     pub fn run(self, globals: &Globals) -> Result<()> {
+        if let Some(path) = &self.socket {
+            return push_through(path, self.event, globals);
+        }
         if self.batch || self.lines {
             return self.push_many(globals);
         }
@@ -165,6 +175,12 @@ pub fn push_one(event: EventArgs, reply_to: Option<i64>, globals: &Globals) -> R
         }
     }
     let (stored, dispatch) = store(&mut queue, &event, 0)?;
+    print(&event, &stored, dispatch, globals);
+    Ok((queue, stored.id))
+}
+
+/// Prints what was stored.
+fn print(event: &NewEvent<'_>, stored: &PushedEvent, dispatch: &str, globals: &Globals) {
     let printed = match globals.json {
         true => {
             let mut line = Vec::new();
@@ -177,19 +193,35 @@ pub fn push_one(event: EventArgs, reply_to: Option<i64>, globals: &Globals) -> R
         false => output::line(stored.id),
     };
     output::confirm(printed, "what was pushed is stored");
-    Ok((queue, stored.id))
+}
+
+/// Pushes an event through a worker's socket, into the thread of the worker.
+fn push_through(path: &Path, event: EventArgs, globals: &Globals) -> Result<()> {
+    if !globals.thread.is_empty() {
+        return usage(
+            "--thread and --socket cannot be used together",
+            "leave out --thread: the worker knows which it is",
+        );
+    }
+    let event = event.into_event(&Location::from(path), None)?;
+    warn_of_source(&event.source);
+    let stored = socket::push(path, &event)?;
+    signals::set_stored(0);
+    print(&event, &stored, "left-to-workers", globals);
+    Ok(())
+}
+
+fn warn_of_source(source: &str) {
+    if let Some(form) = source_warning(source) {
+        output::warn(format_args!("the source '{source}' does not fit the form {form}; stored as it is"));
+    }
 }
 
 /// Stores one event, brings the JSONL log up to date and wakes consumers. From the commit on, signals are
 /// blocked and nothing may fail; `code` is the exit code if something does. Also returns one word for how the
 /// consumers were woken.
 pub fn store(queue: &mut Queue, event: &NewEvent<'_>, code: u8) -> Result<(PushedEvent, &'static str)> {
-    if let Some(form) = source_warning(&event.source) {
-        output::warn(format_args!(
-            "the source '{}' does not fit the form {form}; stored as it is",
-            event.source
-        ));
-    }
+    warn_of_source(&event.source);
     let stored = queue.append_one(event, signals::defer)?;
     signals::set_stored(code);
     let dispatch = finish(queue, &event.source, &mut |_| {});

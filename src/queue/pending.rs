@@ -38,8 +38,8 @@ impl Queue {
         let mut unneeded = Unneeded { upto, held: None, cut_short: false, seen: Vec::new() };
         for subscription in &seen {
             let cursor = subscription.last_acked_id;
-            // What was evaluated earlier may be enough.
-            if cursor.max(subscription.scanned_upto(cursor)) >= unneeded.upto {
+            // Where time is short, what was evaluated earlier may be enough.
+            if until.is_some() && cursor.max(subscription.scanned_upto(cursor)) >= unneeded.upto {
                 continue;
             }
             let first = match self.scan_pending(subscription, until) {

@@ -61,6 +61,7 @@ mod retention;
 mod runs;
 mod schema;
 mod seek;
+mod socket;
 mod subscribe;
 mod subscribe_options;
 mod sync;
