@@ -35,7 +35,7 @@ impl Drop for Worker {
 }
 
 /// A client that has the program's folder, but not the thread's.
-fn through<'w>(world: &'w World, words: &[&str]) -> thread_testkit::Run {
+fn through(world: &World, words: &[&str]) -> thread_testkit::Run {
     world.run("thread").args(["push", "--socket", "in.sock"].iter().chain(words))
 }
 

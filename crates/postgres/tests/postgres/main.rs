@@ -13,6 +13,7 @@ mod machine;
 mod machines;
 mod pooler;
 mod pools;
+mod retention;
 mod rights;
 mod store;
 mod vacuum;
