@@ -38,6 +38,8 @@ mod reading;
 mod reject;
 mod reply;
 mod resume;
+mod schedule;
+mod scheduled;
 mod seek;
 mod settings;
 mod signals;
@@ -177,6 +179,8 @@ commands! {
     Logs in logs,
     #[command(aliases = ["dlq", "dead-letters"])]
     Dead in dead,
+    Scheduled in scheduled,
+    Schedule in schedule,
     Prune in prune,
     Config in config,
     Backup in backup,

@@ -13,6 +13,7 @@ use crate::model::event::InvalidEvent;
 use crate::model::filter::FilterError;
 use crate::model::key::InvalidKey;
 use crate::model::location::Location;
+use crate::model::scheduled::ScheduledId;
 use crate::model::subscription::ConsumerId;
 
 /// Maximum length of a thread's path, in bytes. SQLite allows 511, including the suffixes of its own files.
@@ -95,6 +96,8 @@ pub enum Error {
     BrokenSubscription(String),
     #[error("the idempotency key '{key}' belongs to event {id}, which is different")]
     KeyConflict { key: String, id: i64 },
+    #[error("the idempotency key '{key}' belongs to the scheduled event {id}, which is different")]
+    ScheduledKeyConflict { key: String, id: ScheduledId },
     /// Only the programs make keys that begin with `thread:`.
     #[error("the idempotency key '{0}' is reserved")]
     ReservedKey(String),
@@ -167,7 +170,7 @@ impl Error {
             Error::SlowFilter { .. } => Code::FilterSlow,
             Error::BrokenFilter { .. } => Code::FilterBroken,
             Error::BrokenSubscription(_) => Code::SubscriptionBroken,
-            Error::KeyConflict { .. } => Code::IdempotencyConflict,
+            Error::KeyConflict { .. } | Error::ScheduledKeyConflict { .. } => Code::IdempotencyConflict,
             Error::ReservedKey(_) => Code::KeyReserved,
             Error::TooManyFiles(_) => Code::TooManyFiles,
             Error::Database(e) => e.kind.code(),

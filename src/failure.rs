@@ -136,7 +136,7 @@ pub fn hint(error: &Error) -> String {
             "`thread unsubscribe` it, then `thread subscribe` it with another filter"
         }
         Error::BrokenSubscription(_) => "fix that, or `thread unsubscribe` it and subscribe it again",
-        Error::KeyConflict { .. } => "use a new key for a new event; nothing was stored",
+        Error::KeyConflict { .. } | Error::ScheduledKeyConflict { .. } => "use a new key for a new event; nothing was stored",
         Error::ReservedKey(_) => {
             return format!(
                 "keys that begin with '{RESERVED}' are made by the programs; choose another; nothing was stored"

@@ -16,6 +16,8 @@ pub mod ledger;
 pub mod location;
 pub mod position;
 pub mod run;
+pub mod schedule;
+pub mod scheduled;
 pub mod subscription;
 pub mod time;
 pub mod window;

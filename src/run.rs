@@ -13,6 +13,7 @@ pub mod attend;
 pub mod claims;
 pub mod control;
 pub mod dispatch;
+pub mod due;
 #[cfg_attr(not(target_os = "linux"), path = "run/guard/none.rs")]
 pub mod guard;
 mod handler;

@@ -15,6 +15,7 @@ mod migrate;
 mod prune;
 mod runs;
 mod scan;
+mod scheduled;
 mod wal;
 
 use std::collections::BTreeMap;
@@ -30,11 +31,14 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 
 use self::error::{Doing, Failed, commit};
 use crate::error::{DatabaseErrorKind, Error, Result, database};
-use crate::model::event::CappedRow;
+use crate::model::event::{CappedRow, NewEvent};
 use crate::model::filter::Filter;
 use crate::model::ledger::Ledger;
 use crate::model::run::Run;
+use crate::model::schedule::Schedule;
+use crate::model::scheduled::{NextDue, ScheduledEvent, ScheduledId, Which};
 use crate::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
+use crate::model::time::Time;
 use crate::store::{
     Appended, FilterFailure, Move, Moved, PruneRange, PruneStep, Put, RunUpdate, Scan, ScanRange, Store,
 };
@@ -312,6 +316,40 @@ impl Store for Sqlite {
 
     fn prune(&mut self, range: &PruneRange<'_>) -> Result<PruneStep> {
         prune::step(self, range)
+    }
+
+    fn scheduled(&mut self, after: Option<(Time, ScheduledId)>, most: usize) -> Result<Vec<ScheduledEvent>> {
+        scheduled::list(&self.conn, after, most).doing("reading what is scheduled")
+    }
+
+    fn count_scheduled(&mut self) -> Result<u64> {
+        scheduled::count(&self.conn).doing("counting what is scheduled")
+    }
+
+    fn cancel_scheduled(&mut self, id: ScheduledId) -> Result<bool> {
+        self.transact("cancelling a scheduled event", |conn| Ok(scheduled::cancel(conn, id)?))
+    }
+
+    fn next_scheduled(&mut self) -> Result<Option<NextDue>> {
+        scheduled::next(&self.conn).doing("reading what is scheduled")
+    }
+
+    fn make_scheduled(&mut self, which: Which, most: usize) -> Result<Appended> {
+        scheduled::make(self, which, most)
+    }
+
+    fn schedules(&mut self) -> Result<Vec<Schedule>> {
+        scheduled::schedules(&self.conn).doing("reading the schedules")
+    }
+
+    fn change_schedule(
+        &mut self,
+        name: &str,
+        seen: Option<&Schedule>,
+        to: Option<&Schedule>,
+        events: &[NewEvent<'_>],
+    ) -> Result<Option<Appended>> {
+        scheduled::change(self, name, seen, to, events)
     }
 
     fn changes(&mut self) -> Result<i64> {

@@ -22,6 +22,8 @@ use crate::model::event::{CappedRow, NewEvent, Row};
 use crate::model::filter::Filter;
 use crate::model::ledger::{Ledger, LedgerChange};
 use crate::model::run::{Exit, Run, RunState, StopRequest};
+use crate::model::schedule::Schedule;
+use crate::model::scheduled::{NextDue, ScheduledEvent, ScheduledId, Which};
 use crate::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
 use crate::model::time::{Moment, Time};
 
@@ -34,6 +36,8 @@ pub struct Appended {
     pub last_id: Option<i64>,
     /// The `created_at` of all events of the transaction, but those that bring their own.
     pub created_at: String,
+    /// How many were stored to become events later, which are not counted above.
+    pub scheduled: u64,
 }
 
 /// As in the thread's log.
@@ -52,13 +56,21 @@ pub enum Stored {
         id: i64,
         created_at: String,
     },
+    /// It becomes an event at this time.
+    Scheduled {
+        id: ScheduledId,
+        due: Time,
+        /// It was stored before, under the same idempotency key.
+        repeated: bool,
+    },
 }
 
 /// Stores events inside a transaction. Returns the result for each.
 ///
 /// # Errors
 ///
-/// [`KeyConflict`](crate::Error::KeyConflict): a different event under the same key.
+/// [`KeyConflict`](crate::Error::KeyConflict), [`ScheduledKeyConflict`](crate::Error::ScheduledKeyConflict): a different
+/// event under the same key.
 pub type Put<'p> = dyn FnMut(&[NewEvent<'_>]) -> Result<Vec<Stored>> + 'p;
 
 /// The right to run a consumer's handlers, where several machines share a thread. Dropping it gives it back. What its
@@ -386,6 +398,33 @@ pub trait Store: Send {
     fn clock(&mut self) -> Result<Moment> {
         Ok(files::since_boot())
     }
+
+    /// The scheduled events after this one, in the order in which they are due; `None`: from the first on.
+    fn scheduled(&mut self, after: Option<(Time, ScheduledId)>, most: usize) -> Result<Vec<ScheduledEvent>>;
+
+    fn count_scheduled(&mut self) -> Result<u64>;
+
+    /// Forgets a scheduled event, and frees its key. Returns whether it was there.
+    fn cancel_scheduled(&mut self, id: ScheduledId) -> Result<bool>;
+
+    /// Which scheduled event is due first. `None`, without a question, if nothing was ever scheduled, schedules included.
+    fn next_scheduled(&mut self) -> Result<Option<NextDue>>;
+
+    /// Makes at most `most` scheduled events events, in one transaction. As durable as [`Store::append`].
+    fn make_scheduled(&mut self, which: Which, most: usize) -> Result<Appended>;
+
+    /// All schedules, by name.
+    fn schedules(&mut self) -> Result<Vec<Schedule>>;
+
+    /// Adds, changes or removes the schedule of this name, and stores events, in one transaction: if it is as it was
+    /// `seen`. `None`, with nothing stored, if it is not. As durable as [`Store::append`].
+    fn change_schedule(
+        &mut self,
+        name: &str,
+        seen: Option<&Schedule>,
+        to: Option<&Schedule>,
+        events: &[NewEvent<'_>],
+    ) -> Result<Option<Appended>>;
 
     /// A number that changes whenever another connection commits.
     fn changes(&mut self) -> Result<i64>;

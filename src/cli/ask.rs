@@ -12,7 +12,7 @@ use super::event::EventArgs;
 use super::reading::{self, Woken};
 use super::{Globals, output, push, signals};
 use crate::error::Code;
-use crate::failure::{Failure, Result, timed_out};
+use crate::failure::{Failure, Result, failed, timed_out};
 use crate::model::duration;
 use crate::model::event::{Event, Type};
 use crate::model::filter::{Filter, Scope};
@@ -46,7 +46,15 @@ impl Ask {
         let question = self.event.into_event(&path, None)?;
         let mut queue = Queue::open(path)?;
         // Exit 3 if this process is cut short: exit 0 would mean that there is an answer.
-        let id = push::store(&mut queue, &question, 3)?.0.id;
+        let stored = push::store(&mut queue, &question, 3)?.0;
+        if let Some((id, _)) = stored.scheduled {
+            return failed(
+                Code::NotAnswered,
+                format_args!("the question is scheduled under that idempotency key already, as {id}"),
+                "`thread scheduled now` makes it an event; then ask again",
+            );
+        }
+        let id = stored.id;
         let interrupted = Failure::new(
             3,
             Code::Interrupted,

@@ -17,6 +17,7 @@ use crate::files::COMMIT;
 use crate::files::log::log;
 use crate::model::duration;
 use crate::run::dispatch::{Dispatched, dispatch};
+use crate::run::due::make_due;
 use crate::run::launcher::set_lease;
 use crate::run::scope::Scope;
 use crate::run::starter::News;
@@ -30,7 +31,7 @@ const KEEP_FOR: Duration = Duration::from_secs(1);
 
 /// Start the handlers of all consumers that have something pending
 ///
-/// Starts every consumer that has something pending and is not running. Returns at once and prints nothing,
+/// Makes scheduled events that are due events, and starts every consumer that has something pending and is not running. Returns at once and prints nothing,
 /// so it can run from cron. A push does this by itself; `dispatch` is for notifiers, for
 /// THREAD_NOTIFIER=off, and for after a crash. With --json it prints the outcome for each consumer.
 ///
@@ -79,7 +80,11 @@ impl Dispatch {
         }
         let mut queue = globals.open()?;
         signals::defer();
-        let all = dispatch(&mut queue, &environment::launcher())?;
+        let launcher = environment::launcher();
+        if queue.files().is_owner() {
+            make_due(&mut queue, &launcher)?;
+        }
+        let all = dispatch(&mut queue, &launcher)?;
         if all.iter().any(|(_, done)| matches!(done, Dispatched::LockHeld)) {
             // A handler that keeps running, such as an agent's, takes events that arrive while it runs. Events that
             // another program stored gave it no notice.

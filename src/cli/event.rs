@@ -96,6 +96,8 @@ impl EventArgs {
             source: Some(self.source.unwrap_or_else(|| environment::default_source(thread))),
             kind: Some(self.kind.unwrap_or_else(|| Type::Message.as_str().to_owned())),
             subtype: self.subtype,
+            due: None,
+            zone: Some(environment::time_zone()),
         }
     }
 

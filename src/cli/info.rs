@@ -14,7 +14,7 @@ use super::{Globals, environment};
 use crate::error::Error;
 use crate::failure::{Result, usage};
 use crate::files::DB;
-use crate::maintenance::report::{ConsumerStatus, InHand, Report, WaitingEvent};
+use crate::maintenance::report::{ConsumerStatus, InHand, Report, Scheduled, WaitingEvent};
 use crate::model::subscription::ConsumerId;
 use crate::model::time;
 use crate::pending::CountLimits;
@@ -135,7 +135,18 @@ impl Info {
 /// The first lines of the text and of the table. Programs rely on them.
 fn headline(report: &Report) -> String {
     let (thread, events, consumers) = (plain(&report.thread), report.event_count, report.subscriptions.len());
-    format!("Thread: {thread}\nEvents: {events}\nSubscriptions: {consumers}\n")
+    let scheduled = report.scheduled.as_ref().map(scheduled).unwrap_or_default();
+    format!("Thread: {thread}\nEvents: {events}\nSubscriptions: {consumers}\n{scheduled}")
+}
+
+fn scheduled(Scheduled { events, schedules, next_due_at, is_attended }: &Scheduled) -> String {
+    let next = next_due_at.map(|next| format!(", the next due {}", time::format(next)));
+    let (next, s) = (next.unwrap_or_default(), if *schedules == 1 { "" } else { "s" });
+    let note = match is_attended {
+        true => "",
+        false => "Note: nothing makes what is due events: run `thread dispatch`, or keep a worker\n",
+    };
+    format!("Scheduled: {events}, and {schedules} schedule{s}{next}\n{note}")
 }
 
 /// The number of pending events, for people.

@@ -14,8 +14,10 @@ use crate::error::{Code, Error};
 use crate::failure::{Failure, Result, failed, usage};
 use crate::files::log::log;
 use crate::model::duration;
-use crate::model::event::{NewEvent, source_warning};
+use crate::model::event::{Defaults, NewEvent, source_warning};
 use crate::model::location::Location;
+use crate::model::scheduled::{Due, point_in_time};
+use crate::model::time;
 use crate::queue::delivery::Delivery;
 use crate::queue::{PushedEvent, Queue};
 use crate::run::dispatch::Dispatched;
@@ -29,7 +31,7 @@ use crate::store::{Appended, Stored};
 /// stored and pushing it again would store it twice.
 ///
 /// --lines skips empty lines. The JSON objects of a --batch, one per line, have content and optionally source,
-/// type, subtype, metadata (an object) and idempotency_key; the options are defaults for lines without them.
+/// type, subtype, metadata (an object), idempotency_key, and in or at; the options are defaults for lines without them.
 /// id and created_at are ignored, so `thread peek` pipes into `thread push --batch`; so are other keys, with
 /// a warning. Both store everything or nothing, and print the number of events stored.
 #[derive(Args)]
@@ -43,6 +45,7 @@ thread push [OPTIONS] <TEXT>
 Examples:
   thread push -t inbox 'Hello'
   git diff | thread push -t inbox --type record --subtype diff -
+  thread push -t inbox --in 30m 'Is it still down?'
   thread push -t inbox --meta run_id=17 --meta stage=plan 'Begin'
   jq -c '{content: .}' build.jsonl |
     thread push -t inbox --batch --source ci --type record")]
@@ -56,6 +59,8 @@ pub struct Push {
     /// time; exit 1: it is a dead letter)
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     sync: Option<Duration>,
+    #[command(flatten)]
+    due: DueArgs,
     /// Store each line of stdin as an event
     #[arg(long, conflicts_with_all = ["text", "content", "content_file", "idempotency_key", "reply_to", "batch"])]
     lines: bool,
@@ -65,8 +70,30 @@ pub struct Push {
     /// Push through this socket of a worker
     ///
     /// That is, of `thread dispatch --follow --socket`, into its thread. Its directory need not be accessible.
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["lines", "batch", "sync", "reply_to"])]
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["lines", "batch", "sync", "reply_to", "after", "at"])]
     socket: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct DueArgs {
+    /// Store it now, but make it an event only after this time; prints a number like s17
+    #[arg(long = "in", value_name = "D", value_parser = duration::parse, conflicts_with = "sync")]
+    after: Option<Duration>,
+    /// The same, at a time like '2026-03-18 10:30' (here) or 2026-03-18T10:30:00Z
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["after", "sync"])]
+    at: Option<String>,
+}
+
+impl DueArgs {
+    fn due(&self) -> Result<Option<Due>> {
+        let at = self.at.as_deref().map(|at| point_in_time(at, &environment::time_zone()));
+        match at.transpose() {
+            Ok(at) => Ok(self.after.map(Due::After).or(at.map(Due::At))),
+            Err(problem) => {
+                usage(format_args!("--at {problem}"), "see `thread push --help`; nothing was stored")
+            }
+        }
+    }
 }
 
 impl Push {
@@ -77,7 +104,8 @@ impl Push {
         if self.batch || self.lines {
             return self.push_many(globals);
         }
-        let (mut queue, id) = push_one(self.event, self.reply_to, globals)?;
+        let due = self.due.due()?;
+        let (mut queue, id) = push_one(self.event, self.reply_to, due, globals)?;
         apply_retention(&mut queue, id, 1);
         wait_for_delivery(&mut queue, self.sync, &[(id, id)], globals)
     }
@@ -91,10 +119,16 @@ impl Push {
         );
         signals::on_interrupt(Some(&interrupted), globals.json)?;
         let mut queue = globals.open()?;
-        let event = self.event;
+        let (event, due) = (self.event, self.due.due()?);
         let format = match self.lines {
-            true => LineFormat::Content(event.without_content(queue.location())?),
-            false => LineFormat::Json(event.defaults(queue.location())),
+            true => {
+                let event = event.without_content(queue.location())?;
+                LineFormat::Content(match due {
+                    Some(due) => event.with_due(due)?,
+                    None => event,
+                })
+            }
+            false => LineFormat::Json(Defaults { due, ..event.defaults(queue.location()) }),
         };
         let mut batch = Batch::open(queue.files())?;
         // Events stored before under the same key, as ranges of ids: unrelated events may lie between them.
@@ -125,7 +159,7 @@ impl Push {
             }
             appended => appended?,
         };
-        let Appended { count, first_id, last_id, .. } = appended;
+        let Appended { count, first_id, last_id, scheduled, .. } = appended;
         signals::set_stored(0);
         if let Some((count, line, form)) = batch.odd_sources {
             output::warn(match count {
@@ -146,8 +180,12 @@ impl Push {
             let mut progress = Progress::of("writing events.jsonl", None);
             finish(&mut queue, last_source, &mut |events| progress.advance(events));
         }
-        let printed =
-            globals.print(count, json!({ "count": count, "first_id": first_id, "last_id": last_id }));
+        let mut object = json!({ "count": count + scheduled, "first_id": first_id, "last_id": last_id });
+        if scheduled > 0 {
+            attend(&mut queue);
+            object["scheduled"] = scheduled.into();
+        }
+        let printed = globals.print(count + scheduled, object);
         output::confirm(printed, "what was pushed is stored");
         if let Some(last) = last_id {
             apply_retention(&mut queue, last, count);
@@ -159,9 +197,17 @@ impl Push {
 
 /// Stores one event, as the answer to `reply_to` if that is given, and prints its id. Returns the open
 /// queue and the id.
-pub fn push_one(event: EventArgs, reply_to: Option<i64>, globals: &Globals) -> Result<(Queue, i64)> {
+pub fn push_one(
+    event: EventArgs,
+    reply_to: Option<i64>,
+    due: Option<Due>,
+    globals: &Globals,
+) -> Result<(Queue, i64)> {
     let path = globals.location()?;
-    let event = event.into_event(&path, reply_to)?;
+    let mut event = event.into_event(&path, reply_to)?;
+    if let Some(due) = due {
+        event = event.with_due(due)?;
+    }
     let mut queue = Queue::open(path)?;
     if let Some(id) = reply_to {
         let newest = queue.store.newest()?;
@@ -181,8 +227,16 @@ pub fn push_one(event: EventArgs, reply_to: Option<i64>, globals: &Globals) -> R
 
 /// Prints what was stored.
 fn print(event: &NewEvent<'_>, stored: &PushedEvent, dispatch: &str, globals: &Globals) {
-    let printed = match globals.json {
-        true => {
+    let printed = match (stored.scheduled, globals.json) {
+        (Some((id, due)), true) => {
+            let mut object = json!({ "scheduled_id": id.to_string(), "due_at": time::format(due) });
+            if stored.repeated {
+                object["repeated"] = true.into();
+            }
+            output::line(object)
+        }
+        (Some((id, _)), false) => output::line(id),
+        (None, true) => {
             let mut line = Vec::new();
             event.row(stored.id, &stored.created_at).write_json(&mut line);
             line.pop();
@@ -190,7 +244,7 @@ fn print(event: &NewEvent<'_>, stored: &PushedEvent, dispatch: &str, globals: &G
             line.extend_from_slice(format!(",\"dispatch\":\"{dispatch}\"{repeated}}}\n").as_bytes());
             output::bytes(&line).map(drop)
         }
-        false => output::line(stored.id),
+        (None, false) => output::line(stored.id),
     };
     output::confirm(printed, "what was pushed is stored");
 }
@@ -224,8 +278,22 @@ pub fn store(queue: &mut Queue, event: &NewEvent<'_>, code: u8) -> Result<(Pushe
     warn_of_source(&event.source);
     let stored = queue.append_one(event, signals::defer)?;
     signals::set_stored(code);
+    if stored.scheduled.is_some() {
+        attend(queue);
+        return Ok((stored, "later"));
+    }
     let dispatch = finish(queue, &event.source, &mut |_| {});
     Ok((stored, dispatch))
+}
+
+/// Makes sure that somebody makes what was scheduled events. A failure is a warning: it is stored.
+pub fn attend(queue: &mut Queue) {
+    if let Err(e) = run::due::attend_to_scheduled(queue, &environment::launcher()) {
+        log!(queue, Warn, "push: nobody attends to what is scheduled: {e}");
+        output::warn(format_args!(
+            "nothing waits until it is due: {e}; it is stored; run `thread dispatch` then"
+        ));
+    }
 }
 
 /// With --sync, waits until the events of each range, from its first to its last id, are acknowledged.
@@ -279,7 +347,7 @@ fn apply_retention(queue: &mut Queue, last: i64, count: u64) {
 
 /// The steps after a commit: the JSONL log, then waking consumers. Failures are warnings, because the
 /// events are stored. Returns one word for how the consumers were woken.
-fn finish(queue: &mut Queue, source: &str, progress: &mut dyn FnMut(u64)) -> &'static str {
+pub fn finish(queue: &mut Queue, source: &str, progress: &mut dyn FnMut(u64)) -> &'static str {
     let finished = run::finish(queue, &environment::launcher(), source, progress);
     if let Some(e) = finished.log_behind {
         let advice = match e {

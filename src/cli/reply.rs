@@ -26,7 +26,7 @@ pub struct Reply {
 impl Reply {
     pub fn run(self, globals: &Globals) -> Result<()> {
         let to = self.to.map_or_else(event_from_environment, Ok)?;
-        push_one(self.event, Some(to), globals).map(drop)
+        push_one(self.event, Some(to), None, globals).map(drop)
     }
 }
 

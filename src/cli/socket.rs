@@ -19,12 +19,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
 
+use super::environment;
 use super::output::failure_line;
 use crate::error::Code;
 use crate::failure::{Failure, Result, WithHint, failed, usage};
 use crate::model::event::{Defaults, NewEvent, Type};
 use crate::model::location::Location;
+use crate::model::time;
 use crate::queue::{PushedEvent, Queue};
+use crate::run::due::attend_to_scheduled;
 
 /// The longest line, in bytes, without its newline.
 const MAX_LINE: usize = 1024 * 1024;
@@ -167,8 +170,13 @@ impl Shared {
                 return;
             }
             let reply = match self.store(&mut queue, &line) {
-                Ok(PushedEvent { id, created_at, repeated, .. }) => {
-                    let mut reply = json!({ "id": id, "created_at": created_at });
+                Ok(PushedEvent { id, created_at, scheduled, repeated, .. }) => {
+                    let mut reply = match scheduled {
+                        Some((id, due)) => {
+                            json!({ "scheduled_id": id.to_string(), "due_at": time::format(due) })
+                        }
+                        None => json!({ "id": id, "created_at": created_at }),
+                    };
                     if repeated {
                         reply["repeated"] = true.into();
                     }
@@ -196,7 +204,11 @@ impl Shared {
             None => queue.insert(Queue::open_waiting(&self.thread, BUSY_LIMIT)?),
         };
         queue.files().must_be_there()?;
-        Ok(queue.push(&event)?)
+        let stored = queue.push(&event)?;
+        if stored.scheduled.is_some() {
+            attend_to_scheduled(queue, &environment::launcher())?;
+        }
+        Ok(stored)
     }
 }
 
@@ -354,7 +366,7 @@ pub fn push(path: &Path, event: &NewEvent<'_>) -> Result<PushedEvent> {
     };
     match (reply.id, reply.created_at) {
         (Some(id), Some(created_at)) => {
-            Ok(PushedEvent { id, created_at, repeated: reply.repeated, log_behind: None })
+            Ok(PushedEvent { id, created_at, scheduled: None, repeated: reply.repeated, log_behind: None })
         }
         _ => {
             let code = Code::ALL.iter().copied().find(|code| code.as_str() == reply.code);

@@ -56,6 +56,7 @@ codes! {
         KeyReserved = "key_reserved",
         UnknownEvent = "unknown_event",
         ClaimOver = "claim_over",
+        UnknownSchedule = "unknown_schedule",
         NotADeadLetter = "not_a_dead_letter",
         NotRunning = "not_running",
         NotSet = "not_set",

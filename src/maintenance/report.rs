@@ -25,6 +25,7 @@ use crate::pending::{self, CountLimits, Counted};
 use crate::queue::Queue;
 use crate::run::attend;
 use crate::run::dispatch;
+use crate::run::due;
 use crate::run::process::{AtWork, Liveness, at_work};
 
 /// How long events may wait for a consumer without a handler before that is a problem.
@@ -109,6 +110,8 @@ pub struct Report {
     /// The same number, as the count of events ever stored.
     pub events_pushed: i64,
     pub subscriptions: Vec<ConsumerStatus>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scheduled: Option<Scheduled>,
     #[serde(flatten)]
     pub disk: DiskUsage,
     #[serde(skip)]
@@ -141,9 +144,37 @@ impl Report {
             event_count: range.count,
             last_event_id: range.newest,
             events_pushed: range.newest,
+            scheduled: Scheduled::of(queue)?,
             disk: DiskUsage::of(queue.files()),
             now: Utc::now(),
         })
+    }
+}
+
+/// What is to come by itself.
+#[derive(Debug, Serialize)]
+pub struct Scheduled {
+    /// Scheduled events that are not due yet, or not made yet.
+    pub events: u64,
+    pub schedules: usize,
+    /// The first of all; `None` if all schedules are paused.
+    #[serde(serialize_with = "time::serialize")]
+    pub next_due_at: Option<Time>,
+    /// Whether somebody waits for it, as far as that can be known here.
+    pub is_attended: bool,
+}
+
+impl Scheduled {
+    /// `None` if there is nothing.
+    fn of(queue: &mut Queue) -> Result<Option<Scheduled>> {
+        let next = queue.next_due()?;
+        let schedules = queue.store.schedules()?.len();
+        if next.is_none() && schedules == 0 {
+            return Ok(None);
+        }
+        let is_attended = next.is_none_or(|next| due::is_attended(queue, &next));
+        let events = queue.store.count_scheduled()?;
+        Ok(Some(Scheduled { events, schedules, next_due_at: next.and_then(|next| next.at), is_attended }))
     }
 }
 

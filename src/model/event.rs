@@ -13,6 +13,8 @@ use serde::de::IgnoredAny;
 pub use self::batch::Defaults;
 use super::json::{strip_white_space, write_object, write_string};
 use super::key::{IdempotencyKey, InvalidKey};
+use super::scheduled::Due;
+use super::time::{self, Time};
 
 /// Type of an event. Any other type is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +43,9 @@ impl Type {
     }
 }
 
+/// The key in the metadata of an event that was scheduled, with the time at which that was asked for.
+pub const SCHEDULED_AT: &str = "scheduled_at";
+
 /// An event that has not been stored yet, so it has no id and no time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewEvent<'a> {
@@ -55,6 +60,8 @@ pub struct NewEvent<'a> {
     /// The `created_at` to store it with, if it is a copy of an event of another thread; `None`: now. Copies are
     /// stored in the order of their times, before anything else is in the thread.
     pub created_at: Option<Cow<'a, str>>,
+    /// When it is to become an event; `None`: now.
+    pub due: Option<Due>,
 }
 
 /// Why something is not an event; completes "line 3 …" or "the event …".
@@ -112,6 +119,7 @@ impl<'a> NewEvent<'a> {
             metadata: None,
             idempotency_key: None,
             created_at: None,
+            due: None,
         })
     }
 
@@ -134,17 +142,70 @@ impl<'a> NewEvent<'a> {
     /// # Errors
     ///
     /// The metadata has `reply_to` already.
-    pub fn with_reply_to(mut self, id: i64) -> Result<NewEvent<'a>, InvalidEvent> {
+    pub fn with_reply_to(self, id: i64) -> Result<NewEvent<'a>, InvalidEvent> {
+        self.with_own("reply_to", &id.to_string())
+    }
+
+    /// Schedules it: it becomes an event when it is due.
+    ///
+    /// # Errors
+    ///
+    /// The metadata has [`SCHEDULED_AT`] already.
+    pub fn with_due(self, due: Due) -> Result<NewEvent<'a>, InvalidEvent> {
+        self.must_lack(SCHEDULED_AT)?;
+        Ok(NewEvent { due: Some(due), ..self })
+    }
+
+    /// Adds metadata of this program's own, as JSON.
+    ///
+    /// # Errors
+    ///
+    /// The metadata has the name already.
+    pub(crate) fn with_own(self, name: &str, json: &str) -> Result<NewEvent<'a>, InvalidEvent> {
+        self.must_lack(name)?;
+        let metadata = Some(Cow::Owned(self.metadata_with(name, json)));
+        Ok(NewEvent { metadata, ..self })
+    }
+
+    fn must_lack(&self, name: &str) -> Result<(), InvalidEvent> {
         let object = self.metadata.as_deref().unwrap_or("{}");
         let keys: HashMap<Cow<'_, str>, IgnoredAny> = serde_json::from_str(object).unwrap_or_default();
-        if keys.contains_key("reply_to") {
-            return Err(InvalidEvent("has reply_to in its metadata already".into()));
+        if keys.contains_key(name) {
+            return Err(InvalidEvent(format!("has {name} in its metadata already")));
         }
-        // Edited as text, so that existing numbers keep their digits.
+        Ok(())
+    }
+
+    /// Edited as text, so that existing numbers keep their digits.
+    fn metadata_with(&self, name: &str, json: &str) -> String {
+        let object = self.metadata.as_deref().unwrap_or("{}");
         let rest = object.strip_suffix('}').unwrap_or(object);
-        let comma = if keys.is_empty() { "" } else { "," };
-        self.metadata = Some(Cow::Owned(format!("{rest}{comma}\"reply_to\":{id}}}")));
-        Ok(self)
+        let comma = if rest == "{" { "" } else { "," };
+        format!("{rest}{comma}\"{name}\":{json}}}")
+    }
+
+    /// The metadata that it is scheduled with, at this time, as [`model::time`](super::time) writes it.
+    pub fn metadata_scheduled(&self, now: &str) -> String {
+        self.metadata_with(SCHEDULED_AT, &format!("\"{now}\""))
+    }
+
+    /// Whether it has this metadata, apart from when it was scheduled.
+    pub fn has_metadata(&self, stored: Option<&str>) -> bool {
+        self.metadata.as_deref() == stored
+            || stored.is_some_and(|stored| {
+                let at = stored.rfind(SCHEDULED_AT).and_then(|at| stored.get(at + SCHEDULED_AT.len() + 3..));
+                let at = at.and_then(|rest| rest.strip_suffix("\"}")).filter(|at| time::parse(at).is_some());
+                at.is_some_and(|at| self.metadata_scheduled(at) == stored)
+            })
+    }
+
+    /// When it is due, if it is scheduled at this time.
+    pub fn due_at(&self, now: Time) -> Option<Time> {
+        Some(match self.due? {
+            // Does not overflow: durations are at most ten years.
+            Due::After(delay) => now + delay,
+            Due::At(time) => time,
+        })
     }
 
     /// Adds an idempotency key chosen by a user.
@@ -175,13 +236,13 @@ impl<'a> NewEvent<'a> {
     }
 
     /// Whether a stored event equals this one. Metadata is compared as text, so numbers differ even if only
-    /// in digits that a float cannot hold.
+    /// in digits that a float cannot hold. When it was scheduled makes no difference.
     pub fn is_same(&self, stored: &Event) -> bool {
         self.source == stored.source.as_str()
             && self.kind.as_str() == stored.kind
             && self.subtype.as_deref() == stored.subtype.as_deref()
             && self.content == stored.content.as_str()
-            && self.metadata.as_deref() == stored.metadata.as_deref()
+            && self.has_metadata(stored.metadata.as_deref())
     }
 }
 

@@ -7,6 +7,8 @@ use crate::files::COMMIT;
 use crate::files::log::{self, log};
 use crate::jsonl;
 use crate::model::event::NewEvent;
+use crate::model::scheduled::ScheduledId;
+use crate::model::time::Time;
 use crate::store::{Appended, Notice, Put, Stored};
 
 /// Result of a push.
@@ -21,8 +23,12 @@ pub struct Pushed {
 /// A pushed event, or the event pushed before under the same idempotency key.
 #[derive(Debug)]
 pub struct PushedEvent {
+    /// 0 if it is scheduled.
     pub id: i64,
+    /// When it was stored or scheduled.
     pub created_at: String,
+    /// Its number, and when it becomes an event, if it is scheduled.
+    pub scheduled: Option<(ScheduledId, Time)>,
     pub repeated: bool,
     /// As in [`Pushed`].
     pub log_behind: Option<Error>,
@@ -77,6 +83,24 @@ impl Queue {
             Ok(())
         })?;
         let (id, created_at, repeated) = match stored {
+            Some(Stored::Scheduled { id, due, repeated }) => {
+                let again = if repeated { " repeated" } else { "" };
+                log!(
+                    self,
+                    Info,
+                    "push: source={} type={} scheduled={id}{again}",
+                    event.source,
+                    event.kind.as_str()
+                );
+                let created_at = appended.created_at;
+                return Ok(PushedEvent {
+                    id: 0,
+                    created_at,
+                    scheduled: Some((id, due)),
+                    repeated,
+                    log_behind: None,
+                });
+            }
             Some(Stored::Repeated { id, created_at }) => (id, created_at, true),
             _ => {
                 let created_at = event.created_at.as_deref().map_or(appended.created_at, str::to_owned);
@@ -86,7 +110,7 @@ impl Queue {
         let again = if repeated { " repeated" } else { "" };
         let (source, kind) = (&event.source, event.kind.as_str());
         log!(self, Info, "push: source={source} type={kind} id={id}{again}");
-        Ok(PushedEvent { id, created_at, repeated, log_behind: None })
+        Ok(PushedEvent { id, created_at, scheduled: None, repeated, log_behind: None })
     }
 
     /// The second step of a push: brings the JSONL log up to date, then notifies waiters. Returns why the log is

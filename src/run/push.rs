@@ -1,5 +1,6 @@
 //! Pushing an event and waking its consumers, in one call.
 
+use super::due::attend_to_scheduled;
 use super::launcher::Launcher;
 use super::wake::{Waking, wake};
 use crate::error::{Error, Result};
@@ -16,6 +17,12 @@ use crate::queue::{PushedEvent, Queue};
 /// As [`Queue::push`].
 pub fn push(queue: &mut Queue, launcher: &Launcher, event: &NewEvent<'_>) -> Result<PushedEvent> {
     let stored = queue.append_one(event, || {})?;
+    if stored.scheduled.is_some() {
+        if let Err(e) = attend_to_scheduled(queue, launcher) {
+            log!(queue, Warn, "push: nobody attends to what is scheduled: {e}");
+        }
+        return Ok(stored);
+    }
     let finished = finish(queue, launcher, &event.source, &mut |_| {});
     Ok(PushedEvent { log_behind: finished.log_behind, ..stored })
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::attend::{self, TIMER_LOCK};
 use super::dispatch::{Dispatched, OWN_TIME, Slots, Waits, is_left_to_others, start, try_lock};
+use super::due::NextEvent;
 use super::launcher::Launcher;
 use super::scope::{Listing, Scope, threads_below};
 use crate::error::{Error, Result};
@@ -91,6 +92,7 @@ pub(super) struct Followed {
     pub queued: bool,
     /// Something waits.
     waits: bool,
+    next_event: NextEvent,
     /// The lock of the thread's timer, held while something waits.
     timer: Option<Lock>,
     /// The threads of its agent's sub-agents, as of the last look. A new one comes with events here, so nothing is
@@ -106,6 +108,12 @@ impl Followed {
         let now = Instant::now() + self.lets_finish;
         let at = self.looked.map_or(now, |looked| now.max(looked + BETWEEN_LOOKS));
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
+    }
+
+    /// Schedules a look at the end of a wait.
+    fn wait(&mut self, at: Instant) {
+        self.due = Some(self.due.map_or(at, |due| due.min(at)));
+        self.waits = true;
     }
 }
 
@@ -181,17 +189,19 @@ impl<'a> Starter<'a> {
             return;
         }
         let keeper = &mut thread.keeper;
+        let mut next_event = std::mem::take(&mut thread.next_event);
         let looked = Queue::open_waiting(location, BUSY_TIMEOUT).and_then(|mut queue| {
+            let left = next_event.make(&mut queue)?;
             let all = queue.store.subscriptions()?;
             let time = slots.is_none().then_some(OWN_TIME);
             let all = start(&mut queue, self.launcher, all, time, Waits::Left(slots))?;
             let started = all.iter().filter(|(_, done)| matches!(done, Dispatched::Started)).count();
             (self.tell)(News::Looked { location, queue: &mut queue, started });
             keeper.keep(&mut queue);
-            Ok(all)
+            Ok((all, left))
         });
         let failed = match &looked {
-            Ok(all) => {
+            Ok((all, _)) => {
                 self.reported.remove(location);
                 all.iter().any(|(_, done)| matches!(done, Dispatched::Failed(_)))
             }
@@ -214,14 +224,15 @@ impl<'a> Starter<'a> {
         thread.due = failed.then(|| now + thread.backoff.pause());
         thread.queued = false;
         thread.waits = false;
+        thread.next_event = next_event;
         thread.busy.clear();
-        for (consumer, done) in looked.into_iter().flatten() {
+        let (all, left) = looked.unwrap_or_default();
+        if let Some(left) = left {
+            thread.wait(now + left);
+        }
+        for (consumer, done) in all {
             match done {
-                Dispatched::Waits(wait) => {
-                    let at = now + wait.left;
-                    thread.due = Some(thread.due.map_or(at, |due| due.min(at)));
-                    thread.waits = true;
-                }
+                Dispatched::Waits(wait) => thread.wait(now + wait.left),
                 Dispatched::Queued => thread.queued = true,
                 Dispatched::Started | Dispatched::LockHeld | Dispatched::LeftToOthers => {
                     thread.busy.push(consumer);
@@ -304,6 +315,7 @@ impl<'a> Starter<'a> {
             busy: Vec::new(),
             queued: false,
             waits: false,
+            next_event: NextEvent::default(),
             timer: None,
             below: Vec::new(),
             keeper: Keeper::default(),

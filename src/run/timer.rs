@@ -1,4 +1,5 @@
-//! One process waits for all that is to happen in a thread at a later time: the ends of waits between attempts.
+//! One process waits for all that is to happen in a thread at a later time: the ends of waits between attempts, and
+//! scheduled events.
 //!
 //! Whoever leaves a wait behind starts it, or gives a notice if it is there, as the new wait may end before the others.
 //! It has the lock `run/_timer.lock`, with its identity in it, so that others see that the waits are attended. It ends
@@ -13,6 +14,7 @@ use chrono::Utc;
 use super::attend::{TIMER_LOCK, sign};
 use super::control;
 use super::dispatch::{Dispatched, Wait, start};
+use super::due::NextEvent;
 use super::launcher::Launcher;
 use super::shutdown::Shutdown;
 use crate::error::{Error, Result};
@@ -57,7 +59,13 @@ pub unsafe fn keep(
     // SAFETY: guaranteed by the caller.
     let lock = unsafe { Lock::adopt(lock_fd, &files, TIMER_LOCK) };
     let mut lock = lock.ok_or_else(|| Error::Other("this process is started by others".into()))?;
-    let mut timer = Timer { files: &files, launcher, ends: HashMap::new(), keeper: Keeper::default() };
+    let mut timer = Timer {
+        files: &files,
+        launcher,
+        ends: HashMap::new(),
+        next_event: NextEvent::default(),
+        keeper: Keeper::default(),
+    };
     let watcher = Watcher::new(&files, CONTROL);
     loop {
         sign(&lock);
@@ -82,6 +90,7 @@ struct Timer<'a> {
     ends: HashMap<(ConsumerId, Option<Time>), Instant>,
     /// Applies the thread's retention.
     keeper: Keeper,
+    next_event: NextEvent,
 }
 
 impl Timer<'_> {
@@ -125,8 +134,10 @@ impl Timer<'_> {
     fn start(&mut self) -> Result<Option<Wait>> {
         self.files.must_be_there()?;
         let mut queue = Queue::open(self.files.location())?;
+        let next_event = self.next_event.make(&mut queue)?;
         let all = queue.store.subscriptions()?;
-        let (mut next, mut retry): (Option<Wait>, _) = (None, false);
+        let mut next = next_event.map(|left| Wait { until: Utc::now() + left, left, recorded: None });
+        let mut retry = false;
         let now = Instant::now();
         let mut ends = HashMap::new();
         for (consumer, done) in

@@ -6,7 +6,7 @@ use rusqlite::types::ToSql;
 use rusqlite::{Connection, MAIN_DB, OptionalExtension, params};
 
 use super::error::{Doing, commit};
-use super::{Sqlite, bytes_of, newest, one};
+use super::{Sqlite, bytes_of, newest, one, scheduled, text_of};
 use crate::error::{Error, IoContext, Result};
 use crate::files;
 use crate::model::event::{CappedRow, NewEvent, Row};
@@ -25,6 +25,14 @@ const CACHE_KIB: u32 = 16_000;
 const LARGE_BATCH: u64 = 10_000;
 
 pub fn append(store: &mut Sqlite, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<()>) -> Result<Appended> {
+    in_transaction(store, &mut |inserter| feed(&mut |events| inserter.put(events)))
+}
+
+/// Runs `work` in a transaction in which events are stored.
+pub fn in_transaction(
+    store: &mut Sqlite,
+    work: &mut dyn FnMut(&mut Inserter<'_>) -> Result<()>,
+) -> Result<Appended> {
     let doing = "storing";
     let new_wal = store.new_wal.then(|| store.wal.clone());
     let transaction = store.write(doing)?;
@@ -35,7 +43,7 @@ pub fn append(store: &mut Sqlite, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<(
     let appended = Appended { created_at: time::now(), ..Appended::default() };
     let next_id = newest(&transaction).doing(doing)?.saturating_add(1);
     let mut inserter = Inserter { conn: &transaction, next_id, appended };
-    feed(&mut |events| inserter.put(events))?;
+    work(&mut inserter)?;
     let appended = inserter.appended;
     if appended.count <= LARGE_BATCH {
         transaction.commit().map_err(|e| commit(e, doing))?;
@@ -52,15 +60,15 @@ pub fn append(store: &mut Sqlite, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<(
 }
 
 /// Stores events inside a transaction.
-struct Inserter<'t> {
-    conn: &'t Connection,
+pub struct Inserter<'t> {
+    pub conn: &'t Connection,
     /// The id of the next event.
     next_id: i64,
-    appended: Appended,
+    pub appended: Appended,
 }
 
 impl Inserter<'_> {
-    fn put(&mut self, events: &[NewEvent<'_>]) -> Result<Vec<Stored>> {
+    pub fn put(&mut self, events: &[NewEvent<'_>]) -> Result<Vec<Stored>> {
         let doing = "storing";
         if events.len() >= ROWS_PER_INSERT {
             self.conn.execute_batch(&format!("PRAGMA cache_size = -{CACHE_KIB}")).doing(doing)?;
@@ -68,8 +76,9 @@ impl Inserter<'_> {
         let mut stored = Vec::with_capacity(events.len());
         for group in events.chunks(ROWS_PER_INSERT) {
             // An event with a key may be a duplicate, even of the event just before it; a copy has its own time.
-            let is_plain =
-                |event: &NewEvent<'_>| event.idempotency_key.is_none() && event.created_at.is_none();
+            let is_plain = |event: &NewEvent<'_>| {
+                event.idempotency_key.is_none() && event.created_at.is_none() && event.due.is_none()
+            };
             if group.len() == ROWS_PER_INSERT && group.iter().all(is_plain) {
                 self.insert(group).doing(doing)?;
                 stored.extend(group.iter().map(|_| self.count()));
@@ -82,10 +91,14 @@ impl Inserter<'_> {
                         let key = event.idempotency_key.as_deref().unwrap_or_default().to_owned();
                         return Err(Error::KeyConflict { key, id });
                     }
-                    None => {
-                        self.insert(std::slice::from_ref(event)).doing(doing)?;
-                        self.count()
-                    }
+                    None => match scheduled::find(self.conn, event)? {
+                        Some(scheduled) => scheduled,
+                        None if event.due.is_some() => scheduled::insert(self, event).doing(doing)?,
+                        None => {
+                            self.insert(std::slice::from_ref(event)).doing(doing)?;
+                            self.count()
+                        }
+                    },
                 });
             }
         }
@@ -93,7 +106,7 @@ impl Inserter<'_> {
     }
 
     /// Counts a stored event and returns its id.
-    fn count(&mut self) -> Stored {
+    pub fn count(&mut self) -> Stored {
         let id = self.next_id;
         self.next_id += 1;
         self.appended.count += 1;
@@ -145,7 +158,7 @@ fn find(conn: &Connection, event: &NewEvent<'_>) -> rusqlite::Result<Option<(i64
         return Ok(None);
     }
     let mut find = conn.prepare_cached(
-        "SELECT id, created_at, source IS ?2 AND type IS ?3 AND subtype IS ?4 AND content IS ?5 AND metadata IS ?6 \
+        "SELECT id, created_at, source IS ?2 AND type IS ?3 AND subtype IS ?4 AND content IS ?5, metadata \
          FROM events WHERE idempotency_key = ?1",
     )?;
     let values = params![
@@ -153,10 +166,14 @@ fn find(conn: &Connection, event: &NewEvent<'_>) -> rusqlite::Result<Option<(i64
         event.source,
         event.kind.as_str(),
         event.subtype,
-        event.content,
-        event.metadata
+        event.content
     ];
-    find.query_row(values, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).optional()
+    let found = find.query_row(values, |row| {
+        let metadata = row.get_ref(3).map(text_of)?;
+        let is_same = row.get::<_, bool>(2)? && event.has_metadata(metadata.as_deref());
+        Ok((row.get(0)?, row.get(1)?, is_same))
+    });
+    found.optional()
 }
 
 /// Reads the events with ids in `(after, upto]`, without their texts longer than `cap` bytes: SQLite takes

@@ -41,7 +41,7 @@ pub fn prepare(conn: &Connection) -> rusqlite::Result<()> {
              PRIMARY KEY (consumer_id, event_id)
          ) WITHOUT ROWID;",
     )?;
-    migrate::raise_version(conn)
+    migrate::raise_version(conn, migrate::SINGLY)
 }
 
 fn has_tables(conn: &Connection) -> rusqlite::Result<bool> {

@@ -12,8 +12,14 @@ use super::error::{Doing, failed};
 use super::{BUSY_LIMIT, SHORT_WAIT, newest};
 use crate::error::{Error, Result};
 
-/// The newest `user_version` this program understands. 1: some consumer finishes events singly.
-const VERSION: i64 = 1;
+/// The newest `user_version` this program understands.
+const VERSION: i64 = TIME;
+
+/// Some consumer finishes events singly.
+pub const SINGLY: i64 = 1;
+
+/// Something is scheduled, or was.
+pub const TIME: i64 = 2;
 
 const SCHEMA: &str = include_str!("schema.sql");
 
@@ -100,9 +106,10 @@ pub fn refuse_foreign(conn: &Connection, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes programs that do not know version 1 refuse the thread.
-pub fn raise_version(conn: &Connection) -> rusqlite::Result<()> {
-    conn.pragma_update(None, "user_version", VERSION)
+/// Makes programs that do not know this version refuse the thread.
+pub fn raise_version(conn: &Connection, to: i64) -> rusqlite::Result<()> {
+    let found: i64 = conn.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    if found < to { conn.pragma_update(None, "user_version", to) } else { Ok(()) }
 }
 
 /// Whether the database lacks anything that this program adds to one of the earlier implementation.

@@ -25,7 +25,7 @@ const COMMANDS: [&[&str]; 12] = [
     &["info"],
 ];
 
-pub const NAMES: [&str; 24] = [
+pub const NAMES: [&str; 26] = [
     "init",
     "push",
     "ask",
@@ -43,6 +43,8 @@ pub const NAMES: [&str; 24] = [
     "resume",
     "logs",
     "dead",
+    "scheduled",
+    "schedule",
     "prune",
     "config",
     "backup",

@@ -59,6 +59,8 @@ mod push;
 mod repeats;
 mod retention;
 mod runs;
+mod schedule;
+mod scheduled;
 mod schema;
 mod seek;
 mod socket;

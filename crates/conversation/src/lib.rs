@@ -257,6 +257,7 @@ fn own_event(kind: Type, subtype: Option<&'static str>, content: String) -> NewE
         metadata: None,
         idempotency_key: None,
         created_at: None,
+        due: None,
     }
 }
 

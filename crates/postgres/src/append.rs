@@ -9,6 +9,8 @@ use std::collections::HashMap;
 use postgres::types::Type;
 use thread::error::DatabaseErrorKind as Kind;
 use thread::model::event::{InvalidEvent, NewEvent};
+use thread::model::scheduled::ScheduledId;
+use thread::model::time::{self, Time};
 use thread::store::{Appended, Put, Stored};
 use thread::{Error, Event, Result};
 
@@ -16,15 +18,24 @@ use crate::copy::{self, Copy};
 use crate::error;
 use crate::link::{Link, Locks, Session, bytes, int, text};
 use crate::read::{EVENT, event_of};
+use crate::scheduled::{self, Known};
 
 const DOING: &str = "storing";
 
 /// The time, as events have it. It is asked for once the counter row is locked.
-const NOW: &str = r#"to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')"#;
+pub const NOW: &str = r#"to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')"#;
 
-const COLUMNS: &str = "thread, id, created_at, source, type, subtype, content, metadata, idempotency_key";
+pub const COLUMNS: &str = "thread, id, created_at, source, type, subtype, content, metadata, idempotency_key";
 
 pub fn append(store: &mut Link, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<()>) -> Result<Appended> {
+    in_transaction(store, |inserter| feed(&mut |events| inserter.put(events)))
+}
+
+/// Runs `work` in a transaction in which events are stored.
+pub fn in_transaction(
+    store: &mut Link,
+    work: impl FnOnce(&mut Inserter<'_>) -> Result<()>,
+) -> Result<Appended> {
     let mut inserter = Inserter {
         store,
         begun: false,
@@ -33,7 +44,7 @@ pub fn append(store: &mut Link, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<()>
         is_behind: false,
         appended: Appended::default(),
     };
-    let fed = feed(&mut |events| inserter.put(events));
+    let fed = work(&mut inserter);
     let copied = inserter.end_copy(fed.is_ok());
     let fed = fed.and(copied).and_then(|()| inserter.write_counter());
     let Inserter { store, begun, appended, .. } = inserter;
@@ -44,7 +55,7 @@ pub fn append(store: &mut Link, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<()>
 }
 
 /// Stores events inside a transaction, which begins with the first one.
-struct Inserter<'s> {
+pub struct Inserter<'s> {
     store: &'s mut Link,
     begun: bool,
     /// The id of the next event, once the counter row is locked.
@@ -57,33 +68,53 @@ struct Inserter<'s> {
 }
 
 impl Inserter<'_> {
-    fn put(&mut self, events: &[NewEvent<'_>]) -> Result<Vec<Stored>> {
+    pub fn put(&mut self, events: &[NewEvent<'_>]) -> Result<Vec<Stored>> {
         if events.is_empty() {
             return Ok(Vec::new());
         }
         refuse_nul(events)?;
+        if events.iter().any(|event| event.due.is_some()) {
+            self.store.prepare_schedules()?;
+        }
+        self.begin()?;
+        let is_plain = |event: &NewEvent<'_>| {
+            event.idempotency_key.is_none() && event.created_at.is_none() && event.due.is_none()
+        };
+        match events {
+            // One round trip, with nothing between the lock and the event.
+            [event] if is_plain(event) && self.next.is_none() => Ok(vec![self.put_first(event)?]),
+            _ => self.put_many(events),
+        }
+    }
+
+    fn begin(&mut self) -> Result<()> {
         if !self.begun {
             self.store.begin(DOING, Locks::None, true)?;
             self.begun = true;
         }
-        match events {
-            // One round trip, with nothing between the lock and the event.
-            [event]
-                if event.idempotency_key.is_none() && event.created_at.is_none() && self.next.is_none() =>
-            {
-                Ok(vec![self.put_first(event)?])
-            }
-            _ => self.put_many(events),
-        }
+        Ok(())
+    }
+
+    /// The newest id and the time of the transaction, which others cannot change any more.
+    pub fn position(&mut self) -> Result<(i64, String)> {
+        self.begin()?;
+        self.lock()?;
+        Ok((self.next.unwrap_or_default() - 1, self.appended.created_at.clone()))
+    }
+
+    /// Counts events that were stored by a statement of the caller.
+    pub fn count_stored(&mut self, count: i64) {
+        self.is_behind |= count > 0;
+        (0..count).for_each(|_| drop(self.count()));
     }
 
     fn put_first(&mut self, event: &NewEvent<'_>) -> Result<Stored> {
         let sql = format!(
             "WITH counter AS (UPDATE @counters SET newest = newest + 1 WHERE thread = $1 \
-                              RETURNING newest, {NOW} AS now), \
+                              RETURNING newest, {NOW} AS now, to_regclass($$@schedules$$) IS NOT NULL AS later), \
                   stored AS (INSERT INTO @events ({COLUMNS}) \
                              SELECT $1, newest, now, $2, $3, $4, $5, $6, NULL FROM counter) \
-             SELECT newest, now FROM counter"
+             SELECT newest, now, later FROM counter"
         );
         let content = event.content.as_bytes();
         let row = self.session().row(
@@ -100,16 +131,38 @@ impl Inserter<'_> {
         let id: i64 = row.get(0);
         self.next = Some(id);
         self.appended.created_at = row.get(1);
+        self.store.has_schedules = row.get(2);
         Ok(self.count())
     }
 
     fn put_many(&mut self, events: &[NewEvent<'_>]) -> Result<Vec<Stored>> {
         self.lock()?;
         let known = self.stored_under_keys(events)?;
+        let later = self.scheduled_under_keys(events)?;
         // Of this call, by key.
         let mut own: HashMap<&str, (i64, &NewEvent<'_>)> = HashMap::new();
-        let (mut new, mut stored) = (Vec::new(), Vec::with_capacity(events.len()));
+        let mut own_later: HashMap<&str, (ScheduledId, Time, &NewEvent<'_>)> = HashMap::new();
+        let mut later_ids = self.new_ids(events)?.into_iter();
+        let (mut new, mut new_later) = (Vec::new(), Vec::new());
+        let mut stored = Vec::with_capacity(events.len());
         for event in events {
+            let key = event.idempotency_key.as_deref();
+            let scheduled = key.and_then(|key| match (own_later.get(key), later.get(key)) {
+                (Some((id, due, first)), _) => Some((*id, *due, is_equal(first, event))),
+                (None, Some(found)) => Some((found.id, found.due, event.is_same(&found.event))),
+                (None, None) => None,
+            });
+            match scheduled {
+                Some((id, due, true)) => {
+                    stored.push(Stored::Scheduled { id, due, repeated: true });
+                    continue;
+                }
+                Some((id, ..)) => {
+                    let key = key.unwrap_or_default().to_owned();
+                    return Err(Error::ScheduledKeyConflict { key, id });
+                }
+                None => {}
+            }
             let before =
                 event.idempotency_key.as_deref().and_then(|key| match (own.get(key), known.get(key)) {
                     (Some((id, first)), _) => {
@@ -123,6 +176,17 @@ impl Inserter<'_> {
                 Some((id, _, false)) => {
                     let key = event.idempotency_key.as_deref().unwrap_or_default().to_owned();
                     return Err(Error::KeyConflict { key, id });
+                }
+                None if event.due.is_some() => {
+                    let now = time::parse(&self.appended.created_at).unwrap_or_default();
+                    let due = event.due_at(now).unwrap_or(now);
+                    let id = later_ids.next().unwrap_or(ScheduledId(0));
+                    if let Some(key) = key {
+                        own_later.insert(key, (id, due, event));
+                    }
+                    self.appended.scheduled += 1;
+                    new_later.push((id, due, event));
+                    Stored::Scheduled { id, due, repeated: false }
                 }
                 None => {
                     let one = self.count();
@@ -139,6 +203,11 @@ impl Inserter<'_> {
             self.is_behind = true;
             self.copy(&new)?;
         }
+        if !new_later.is_empty() {
+            self.end_copy(true)?;
+            let now = self.appended.created_at.clone();
+            scheduled::insert(&mut self.session(), &new_later, &now)?;
+        }
         Ok(stored)
     }
 
@@ -147,8 +216,13 @@ impl Inserter<'_> {
         if self.next.is_some() {
             return Ok(());
         }
-        let sql = format!("UPDATE @counters SET newest = newest WHERE thread = $1 RETURNING newest, {NOW}");
+        // Something may have been scheduled for the first time since the thread was opened.
+        let sql = format!(
+            "UPDATE @counters SET newest = newest WHERE thread = $1 \
+             RETURNING newest, {NOW}, to_regclass($$@schedules$$) IS NOT NULL"
+        );
         let row = self.session().row(&sql, &[])?.ok_or_else(gone)?;
+        self.store.has_schedules = row.get(2);
         self.next = Some(row.get::<_, i64>(0) + 1);
         self.appended.created_at = row.get(1);
         Ok(())
@@ -183,6 +257,25 @@ impl Inserter<'_> {
         );
         let rows = self.session().rows(&sql, &[(&keys, Type::TEXT_ARRAY)])?;
         Ok(rows.iter().map(|row| (row.get("idempotency_key"), event_of(row).row.to_event())).collect())
+    }
+
+    /// What is scheduled under the keys of these.
+    fn scheduled_under_keys(&mut self, events: &[NewEvent<'_>]) -> Result<HashMap<String, Known>> {
+        let keys: Vec<&str> = events.iter().filter_map(|event| event.idempotency_key.as_deref()).collect();
+        if keys.is_empty() || !self.store.has_schedules {
+            return Ok(HashMap::new());
+        }
+        Ok(scheduled::under_keys(&mut self.session(), &keys)?.into_iter().collect())
+    }
+
+    /// Numbers for those that are due later.
+    fn new_ids(&mut self, events: &[NewEvent<'_>]) -> Result<Vec<ScheduledId>> {
+        let count = events.iter().filter(|event| event.due.is_some()).count();
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        self.end_copy(true)?;
+        scheduled::new_ids(&mut self.session(), count)
     }
 
     /// Sends new events, by the COPY in progress.
@@ -230,7 +323,7 @@ impl Inserter<'_> {
         self.session().rows("UPDATE @counters SET newest = $2 WHERE thread = $1", &[int(&newest)]).map(drop)
     }
 
-    fn session(&mut self) -> Session<'_> {
+    pub fn session(&mut self) -> Session<'_> {
         self.store.in_transaction(DOING)
     }
 }

@@ -49,6 +49,7 @@ mod migrate;
 mod passfile;
 mod prune;
 mod read;
+mod scheduled;
 mod service;
 pub mod settings;
 mod store;

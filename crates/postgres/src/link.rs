@@ -16,6 +16,7 @@ use thread::{Error, Result};
 use crate::connection::Connection;
 use crate::error::{self, Doing, failed};
 use crate::location::Target;
+use crate::migrate;
 
 /// How long a transaction may wait for this process, which may be cut off or stopped, before the server ends it.
 const LONGEST_PAUSE: &str = "1min";
@@ -46,6 +47,8 @@ pub struct Link {
     pub target: Target,
     prefix: String,
     pub thread: i64,
+    /// Whether the tables of what is scheduled were there when the thread was opened, or are since.
+    pub has_schedules: bool,
     /// `None` before it is needed, and while it is lent.
     connection: Option<Connection>,
     /// How long operations wait for others.
@@ -71,16 +74,18 @@ impl Link {
         target: Target,
         connection: Connection,
         prefix: String,
-        thread: i64,
+        (thread, has_schedules): (i64, bool),
         busy_limit: Duration,
     ) -> Link {
-        Link { target, prefix, thread, connection: Some(connection), busy_limit, is_spoilt: false }
+        let connection = Some(connection);
+        Link { target, prefix, thread, has_schedules, connection, busy_limit, is_spoilt: false }
     }
 
     /// The same thread, by another connection, which is taken when it is needed.
     pub fn again(&self, busy_limit: Duration) -> Link {
         let (target, prefix) = (self.target.clone(), self.prefix.clone());
-        Link { target, prefix, thread: self.thread, connection: None, busy_limit, is_spoilt: false }
+        let (thread, has_schedules) = (self.thread, self.has_schedules);
+        Link { target, prefix, thread, has_schedules, connection: None, busy_limit, is_spoilt: false }
     }
 
     /// The connection; a new one if it was lost.
@@ -94,6 +99,17 @@ impl Link {
         };
         self.is_spoilt = false;
         Ok(self.connection.insert(connection))
+    }
+
+    /// Makes sure that there are the tables of what is scheduled, by a connection of its own: a transaction may be open.
+    pub fn prepare_schedules(&mut self) -> Result<()> {
+        if !self.has_schedules {
+            let mut connection = Connection::take(&self.target.settings)?;
+            migrate::raise_version(&mut connection.client, &self.target.schema, migrate::WITH_SCHEDULES)?;
+            connection.keep(&self.target.settings);
+            self.has_schedules = true;
+        }
+        Ok(())
     }
 
     /// Statements outside of a transaction, each of which sees what is committed when it begins.

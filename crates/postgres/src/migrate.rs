@@ -10,13 +10,24 @@ use crate::error::{Doing, failed, problem};
 use crate::link::lock_key;
 
 /// Each brings a schema from the version that is its place in this list to the next one.
-const STEPS: &[&str] = &[include_str!("schema.sql"), include_str!("leases.sql"), include_str!("ledger.sql")];
+const STEPS: &[&str] = &[
+    include_str!("schema.sql"),
+    include_str!("leases.sql"),
+    include_str!("ledger.sql"),
+    include_str!("scheduled.sql"),
+];
 
 /// The version this program knows.
 const VERSION: i64 = STEPS.len() as i64;
 
 /// The version of a schema without consumers that finish events singly. Older programs understand it.
 const PLAIN_VERSION: i64 = 2;
+
+/// The version in which consumers may finish events singly,
+pub const WITH_LEDGERS: i64 = 3;
+
+/// and in which something may be scheduled.
+pub const WITH_SCHEDULES: i64 = 4;
 
 /// The oldest server that is supported, as it writes its version.
 const OLDEST_SERVER: i64 = 150_000;
@@ -34,17 +45,18 @@ pub fn prefix(schema: &str) -> String {
     format!("\"{}\".", schema.replace('"', "\"\""))
 }
 
-/// The number of a thread; an older schema is brought up to date.
+/// The number of a thread, and whether there may be something scheduled in it; an older schema is brought up to date.
 ///
 /// # Errors
 ///
 /// [`Error::NotAThread`], [`Error::NewerSchema`]; the server is too old.
-pub fn open(client: &mut Client, location: &Location, schema: &str, thread: &str) -> Result<i64> {
+pub fn open(client: &mut Client, location: &Location, schema: &str, thread: &str) -> Result<(i64, bool)> {
     let found = find(client, location, schema, thread)?;
     if (1..PLAIN_VERSION).contains(&found.version) {
         bring_up_to_date(client, schema, PLAIN_VERSION)?;
     }
-    found.thread.ok_or_else(|| Error::NotAThread(location.as_os_str().into()))
+    let thread = found.thread.ok_or_else(|| Error::NotAThread(location.as_os_str().into()))?;
+    Ok((thread, found.version >= WITH_SCHEDULES))
 }
 
 /// Creates a thread, and the schema if it is missing.
@@ -115,12 +127,12 @@ fn find(client: &mut Client, location: &Location, schema: &str, thread: &str) ->
     Ok(found)
 }
 
-/// Adds the tables for consumers that finish events singly.
-pub fn with_ledgers(client: &mut Client, schema: &str) -> Result<()> {
+/// Adds the tables of later versions up to this one.
+pub fn raise_version(client: &mut Client, schema: &str, to: i64) -> Result<()> {
     let sql = "SELECT max(version) FROM @versions".replace('@', &prefix(schema));
     let rows = client.query_typed(&sql, &[]).doing("reading the schema's version")?;
     let version: Option<i64> = rows[0].get(0);
-    if version < Some(VERSION) { bring_up_to_date(client, schema, VERSION) } else { Ok(()) }
+    if version < Some(to) { bring_up_to_date(client, schema, to) } else { Ok(()) }
 }
 
 /// Creates what is missing in the schema up to a version, in one transaction. Only one process does so at a time; the others then

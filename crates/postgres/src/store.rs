@@ -5,13 +5,15 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use thread::error::DatabaseErrorKind as Kind;
-use thread::model::event::CappedRow;
+use thread::model::event::{CappedRow, NewEvent};
 use thread::model::filter::Filter;
 use thread::model::ledger::Ledger;
 use thread::model::location::Location;
 use thread::model::run::Run;
+use thread::model::schedule::Schedule;
+use thread::model::scheduled::{NextDue, ScheduledEvent, ScheduledId, Which};
 use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
-use thread::model::time::Moment;
+use thread::model::time::{Moment, Time};
 use thread::store::{
     Appended, FilterFailure, Leased, Move, Moved, Notice, PruneRange, PruneStep, Put, RunUpdate, Scan,
     ScanRange, Store,
@@ -21,7 +23,9 @@ use thread::{Error, Result};
 use crate::connection::Connection;
 use crate::link::{Link, Locks, int, text};
 use crate::location::Target;
-use crate::{append, config, consumers, dead_letters, error, lease, ledger, listen, migrate, prune, read};
+use crate::{
+    append, config, consumers, dead_letters, error, lease, ledger, listen, migrate, prune, read, scheduled,
+};
 
 /// Opens a thread.
 pub fn open(location: &Location, busy_limit: Duration) -> Result<Box<dyn Store>> {
@@ -151,7 +155,7 @@ impl Store for Link {
     fn subscribe(&mut self, new: &NewSubscription) -> Result<Option<Moved>> {
         if new.options.finishes_singly() {
             let schema = self.target.schema.clone();
-            migrate::with_ledgers(&mut self.connection()?.client, &schema)?;
+            migrate::raise_version(&mut self.connection()?.client, &schema, migrate::WITH_LEDGERS)?;
         }
         let locks = Locks::Consumer(&new.consumer);
         self.transact("subscribing", locks, true, |session| consumers::subscribe(session, new))
@@ -264,6 +268,66 @@ impl Store for Link {
         let sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8";
         let at = self.reading("asking for the time", |s| s.number(sql, &[]))?.unwrap_or(0);
         Ok(Moment { clock: String::new(), at })
+    }
+
+    fn scheduled(&mut self, after: Option<(Time, ScheduledId)>, most: usize) -> Result<Vec<ScheduledEvent>> {
+        match self.has_schedules {
+            true => {
+                self.reading("reading what is scheduled", |session| scheduled::list(session, after, most))
+            }
+            false => Ok(Vec::new()),
+        }
+    }
+
+    fn count_scheduled(&mut self) -> Result<u64> {
+        if !self.has_schedules {
+            return Ok(0);
+        }
+        let sql = "SELECT count(*) FROM @scheduled WHERE thread = $1";
+        let count = self.reading("counting what is scheduled", |s| s.number(sql, &[]))?;
+        Ok(count.unwrap_or(0).unsigned_abs())
+    }
+
+    fn cancel_scheduled(&mut self, id: ScheduledId) -> Result<bool> {
+        if !self.has_schedules {
+            return Ok(false);
+        }
+        let sql = "DELETE FROM @scheduled WHERE thread = $1 AND id = $2 RETURNING id";
+        let doing = "cancelling a scheduled event";
+        let cancelled = self.transact(doing, Locks::None, true, |s| s.number(sql, &[int(&id.0)]))?;
+        Ok(cancelled.is_some())
+    }
+
+    fn next_scheduled(&mut self) -> Result<Option<NextDue>> {
+        match self.has_schedules {
+            true => self.reading("reading what is scheduled", scheduled::next),
+            false => Ok(None),
+        }
+    }
+
+    fn make_scheduled(&mut self, which: Which, most: usize) -> Result<Appended> {
+        match self.has_schedules {
+            true => scheduled::make(self, which, most),
+            false => Ok(Appended::default()),
+        }
+    }
+
+    fn schedules(&mut self) -> Result<Vec<Schedule>> {
+        match self.has_schedules {
+            true => self.reading("reading the schedules", scheduled::list_schedules),
+            false => Ok(Vec::new()),
+        }
+    }
+
+    fn change_schedule(
+        &mut self,
+        name: &str,
+        seen: Option<&Schedule>,
+        to: Option<&Schedule>,
+        events: &[NewEvent<'_>],
+    ) -> Result<Option<Appended>> {
+        self.prepare_schedules()?;
+        scheduled::change_schedule(self, name, seen, to, events)
     }
 
     fn changes(&mut self) -> Result<i64> {

@@ -3,15 +3,19 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use chrono::Utc;
+
 use super::{Doctor, Finding};
 use crate::error::Result;
 use crate::model::run::Phase;
 use crate::model::subscription::ConsumerId;
+use crate::model::time;
 use crate::pending;
 use crate::queue::Queue;
 use crate::run::WakeBy;
 use crate::run::attend;
 use crate::run::dispatch::{self, Dispatched};
+use crate::run::due;
 use crate::run::process::{AtWork, Liveness, at_work};
 
 const CHECK: &str = "consumer";
@@ -24,6 +28,9 @@ const GRACE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(50);
 
 pub fn check(doctor: &mut Doctor<'_>, queue: &mut Queue) {
+    if let Err(e) = scheduled(doctor, queue) {
+        doctor.report(Finding::failed("scheduled", e));
+    }
     let checked = subscriptions(doctor, queue).and_then(|()| unattended(queue));
     match checked {
         Ok(left) => report_unattended(doctor, queue, &left),
@@ -41,6 +48,34 @@ fn subscriptions(doctor: &mut Doctor<'_>, queue: &mut Queue) -> Result<()> {
             doctor.report_lack(Finding::failed("handler", e));
         }
     }
+    Ok(())
+}
+
+/// Checks that schedules are valid, and that a process waits for what is scheduled.
+fn scheduled(doctor: &mut Doctor<'_>, queue: &mut Queue) -> Result<()> {
+    const CHECK: &str = "scheduled";
+    for schedule in queue.store.schedules()? {
+        if let Some(problem) = schedule.problem(Utc::now()) {
+            let problem = format!("the schedule '{}' makes no events: it {problem}", schedule.name);
+            let advice = "`thread schedule remove` it and add it again, or install the time zones (tzdata)";
+            doctor.report(Finding::error(CHECK, problem).advise(advice));
+        }
+    }
+    let next = queue.next_due()?.filter(|next| !due::is_attended(queue, next));
+    let Some(at) = next.and_then(|next| next.at) else { return Ok(()) };
+    let launcher = doctor.launcher;
+    let problem = format!("something is due at {}, and nothing waits for it", time::format(at));
+    let finding = match launcher.waking {
+        WakeBy::Nobody => Finding::warning(CHECK, format!("{problem}; waking is turned off")),
+        _ => Finding::error(CHECK, problem),
+    };
+    if !queue.files.is_owner() {
+        doctor.report(finding.advise("its owner's next `thread dispatch` waits for it"));
+        return Ok(());
+    }
+    doctor.found(finding.advise("run `thread dispatch`, or `thread doctor --fix`"), || {
+        due::make_due(queue, launcher).map(|()| "it is attended to again")
+    });
     Ok(())
 }
 

@@ -3,11 +3,14 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use jiff::tz::TimeZone;
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::{InvalidEvent, NewEvent, plain_message};
+use crate::model::duration;
+use crate::model::scheduled::{Due, point_in_time};
 
 /// Defaults for fields missing from the lines of a batch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -15,10 +18,13 @@ pub struct Defaults {
     pub source: Option<String>,
     pub kind: Option<String>,
     pub subtype: Option<String>,
+    pub due: Option<Due>,
+    /// The time zone of times without an offset. `None`: UTC.
+    pub zone: Option<TimeZone>,
 }
 
 /// The keys of a batch line that have a meaning, and the others that `peek` prints.
-const KEYS: [&str; 6] = ["source", "type", "subtype", "content", "metadata", "idempotency_key"];
+const KEYS: [&str; 8] = ["source", "type", "subtype", "content", "metadata", "idempotency_key", "in", "at"];
 const IGNORED_KEYS: [&str; 2] = ["id", "created_at"];
 
 /// One line of a batch.
@@ -30,6 +36,8 @@ struct Line<'a> {
     content: Option<&'a RawValue>,
     metadata: Option<&'a RawValue>,
     idempotency_key: Option<Text<'a>>,
+    after: Option<Text<'a>>,
+    at: Option<Text<'a>>,
     /// Keys that mean nothing here.
     unknown: Vec<Cow<'a, str>>,
 }
@@ -61,7 +69,9 @@ impl<'de: 'a, 'a> Deserialize<'de> for Line<'a> {
                         Some(2) => line.subtype = map.next_value()?,
                         Some(3) => line.content = Some(map.next_value()?),
                         Some(4) => line.metadata = map.next_value()?,
-                        Some(_) => line.idempotency_key = map.next_value()?,
+                        Some(5) => line.idempotency_key = map.next_value()?,
+                        Some(6) => line.after = map.next_value()?,
+                        Some(_) => line.at = map.next_value()?,
                         None => {
                             map.next_value::<IgnoredAny>()?;
                             if !IGNORED_KEYS.contains(&&*key) {
@@ -87,7 +97,9 @@ impl Line<'_> {
             "subtype" => self.subtype.is_none(),
             "content" => self.content.is_none(),
             "metadata" => self.metadata.is_none(),
-            _ => self.idempotency_key.is_none(),
+            "idempotency_key" => self.idempotency_key.is_none(),
+            // Too short to tell.
+            _ => false,
         };
         self.unknown.iter().find_map(|unknown| {
             let meant = KEYS.into_iter().find(|key| lacks(key) && is_near(unknown, key))?;
@@ -113,7 +125,7 @@ struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl<'a> NewEvent<'a> {
     /// Reads one line of a batch: a JSON object with `source`, `type`, `content` and optionally
-    /// `subtype`, `metadata` and `idempotency_key`. A `content` that is not a string is stored as the
+    /// `subtype`, `metadata`, `idempotency_key`, and `in` or `at`. A `content` that is not a string is stored as the
     /// JSON text it was written as. Calls `unknown` with each other key.
     ///
     /// # Errors
@@ -160,11 +172,28 @@ impl<'a> NewEvent<'a> {
             Some(metadata) => event.with_metadata(metadata.get())?,
             None => event,
         };
+        let due = match (line.after, line.at) {
+            (Some(_), Some(_)) => return Err(InvalidEvent("has both 'in' and 'at'".into())),
+            (Some(Text(after)), None) => Some(Due::After(duration::parse(&after).map_err(wrong("in"))?)),
+            (None, Some(Text(at))) => {
+                let zone = defaults.zone.clone().unwrap_or(TimeZone::UTC);
+                Some(Due::At(point_in_time(&at, &zone).map_err(wrong("at"))?))
+            }
+            (None, None) => defaults.due,
+        };
+        let event = match due {
+            Some(due) => event.with_due(due)?,
+            None => event,
+        };
         match line.idempotency_key {
             Some(Text(key)) => Ok(event.with_key(key)?),
             None => Ok(event),
         }
     }
+}
+
+fn wrong(key: &'static str) -> impl Fn(String) -> InvalidEvent {
+    move |problem| InvalidEvent(format!("has a wrong value for '{key}': {problem}"))
 }
 
 fn explain_json(error: &serde_json::Error) -> String {

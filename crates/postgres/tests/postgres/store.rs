@@ -390,7 +390,7 @@ fn a_batch_of_many_pieces_has_its_order_and_knows_its_own_keys() {
     assert_eq!((appended.count, appended.first_id, appended.last_id), (1200, Some(2), Some(1201)));
     let repeated = results.iter().filter_map(|stored| match stored {
         Stored::Repeated { id, .. } => Some(*id),
-        Stored::New(_) => None,
+        Stored::New(_) | Stored::Scheduled { .. } => None,
     });
     assert_eq!((results.len(), repeated.collect::<Vec<_>>()), (1206, vec![152, 1, 552, 1, 952, 1]));
     let stored: Vec<String> = everything(&mut *store).1.into_iter().map(|event| event.content).collect();

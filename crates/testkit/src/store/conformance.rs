@@ -11,6 +11,8 @@ use thread::model::filter::{Filter, Scope};
 use thread::model::key::{IdempotencyKey, InvalidKey};
 use thread::model::ledger::{Claim, EventWait, Ledger, LedgerChange, Taken};
 use thread::model::run::{Deliver, Exit, Options, Phase, RUNS_KEPT, Run, RunResult, RunState, Span, Task};
+use thread::model::schedule::{CatchUp, Schedule, Timing};
+use thread::model::scheduled::{Due, ScheduledId, Which};
 use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, ScanWatermark, Subscription};
 use thread::model::time::{self, Moment};
 use thread::store::{
@@ -69,6 +71,13 @@ macro_rules! conformance {
             dead_letters_are_made_retried_and_removed
             dead_letters_are_retried_and_discarded_by_event_or_all_together
             a_dead_letter_needs_its_event
+            a_scheduled_event_is_none_until_it_is_due
+            scheduled_events_become_events_in_the_order_in_which_they_are_due
+            a_scheduled_event_has_its_key_from_the_beginning
+            a_cancelled_event_frees_its_key_and_never_comes
+            an_append_of_scheduled_events_is_all_or_nothing
+            a_schedule_changes_only_from_what_was_seen_and_with_its_events
+            what_is_due_first_is_known
             pruning_deletes_a_range_and_no_more
             pruning_can_be_limited_to_a_subtype
             pruning_keeps_dead_letters_unless_they_are_included
@@ -328,6 +337,7 @@ pub fn a_long_append_keeps_the_order(store: &mut dyn Store) {
                 let (events, ids): (Vec<_>, Vec<_>) = some.iter().cloned().unzip();
                 let id_of = |stored: &Stored| match *stored {
                     Stored::New(id) | Stored::Repeated { id, .. } => id,
+                    Stored::Scheduled { .. } => unreachable!(),
                 };
                 assert_eq!(put(&events)?.iter().map(id_of).collect::<Vec<_>>(), ids);
             }
@@ -1393,6 +1403,186 @@ pub fn a_dead_letter_needs_its_event(store: &mut dyn Store) {
 }
 
 // Pruning.
+
+fn later<'e>(content: &'e str, delay: Duration) -> NewEvent<'e> {
+    message(content).with_due(Due::After(delay)).unwrap()
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn scheduled_id(stored: Stored) -> ScheduledId {
+    match stored {
+        Stored::Scheduled { id, repeated: false, .. } => id,
+        stored => panic!("{stored:?}"),
+    }
+}
+
+pub fn a_scheduled_event_is_none_until_it_is_due(store: &mut dyn Store) {
+    assert_eq!((store.scheduled(None, 9).unwrap(), store.count_scheduled().unwrap()), (vec![], 0));
+    assert_eq!(store.make_scheduled(Which::Upto(chrono::Utc::now() + HOUR), 9).unwrap().count, 0);
+    let event = later("x", HOUR).with_metadata(r#"{"a":1}"#).unwrap();
+    let id = scheduled_id(put(store, &event).unwrap());
+    assert_eq!((events(store), store.newest().unwrap()), (vec![], 0));
+    let listed = store.scheduled(None, 9).unwrap();
+    let [one] = &listed[..] else { panic!("{listed:?}") };
+    assert_eq!((one.id, one.delay, &*one.event.content, one.key.as_deref()), (id, Some(HOUR), "x", None));
+    let left = (one.due - chrono::Utc::now()).num_seconds();
+    assert!((3500..=3601).contains(&left), "{left}");
+    assert_eq!(store.make_scheduled(Which::Upto(one.due - Duration::from_millis(1)), 9).unwrap().count, 0);
+    let made = store.make_scheduled(Which::Upto(one.due), 9).unwrap();
+    assert_eq!((made.count, made.first_id, made.last_id), (1, Some(1), Some(1)));
+    let stored = events(store).pop().unwrap();
+    assert_eq!((stored.id, stored.created_at, &*stored.content), (1, made.created_at, "x"));
+    assert_eq!(stored.metadata, one.event.metadata.clone().map(Into::into));
+    let metadata = stored.metadata.unwrap();
+    assert!(metadata.starts_with(r#"{"a":1,"scheduled_at":"20"#), "{metadata}");
+    assert_eq!(store.count_scheduled().unwrap(), 0);
+    assert_eq!(put(store, &message("y")).unwrap(), Stored::New(2));
+}
+
+pub fn scheduled_events_become_events_in_the_order_in_which_they_are_due(store: &mut dyn Store) {
+    put(store, &message("first")).unwrap();
+    let delays = [5, 3, 9, 3, 7, 1, 4];
+    let names: Vec<String> = delays.iter().enumerate().map(|(at, delay)| format!("{delay}.{at}")).collect();
+    let all: Vec<_> = delays.iter().zip(&names).map(|(delay, name)| later(name, HOUR * *delay)).collect();
+    // With an event that is none of them in between.
+    let mut mixed = all.clone();
+    mixed.insert(3, message("now"));
+    let appended = append(store, &mixed).unwrap();
+    assert_eq!((appended.count, appended.scheduled, appended.last_id), (1, 7, Some(2)));
+    let first = store.scheduled(None, 2).unwrap();
+    let last = first.last().unwrap();
+    assert_eq!(store.scheduled(Some((last.due, last.id)), 9).unwrap().len(), 5);
+    let upto = chrono::Utc::now() + HOUR * 6;
+    assert_eq!(store.make_scheduled(Which::Upto(upto), 2).unwrap().last_id, Some(4));
+    assert_eq!(store.make_scheduled(Which::Upto(upto), 9).unwrap().last_id, Some(7));
+    let nine = scheduled_at(store, "9.2");
+    assert_eq!(store.make_scheduled(Which::One(nine), 9).unwrap().last_id, Some(8));
+    assert_eq!(store.make_scheduled(Which::One(nine), 9).unwrap().last_id, None);
+    let contents: Vec<String> = events(store).into_iter().map(|event| event.content).collect();
+    assert_eq!(contents, ["first", "now", "1.5", "3.1", "3.3", "4.6", "5.0", "9.2"]);
+    assert_eq!(store.count_scheduled().unwrap(), 1);
+}
+
+fn scheduled_at(store: &mut dyn Store, content: &str) -> ScheduledId {
+    let all = store.scheduled(None, usize::MAX).unwrap();
+    all.iter().find(|one| one.event.content == content).unwrap().id
+}
+
+pub fn a_scheduled_event_has_its_key_from_the_beginning(store: &mut dyn Store) {
+    let event = later("x", HOUR);
+    let keyed = with_key(&event, "k");
+    let id = scheduled_id(put(store, &keyed).unwrap());
+    // When it is due is not compared, nor whether.
+    for again in [keyed.clone(), with_key(&later("x", HOUR * 2), "k"), with_key(&message("x"), "k")] {
+        let repeated = put(store, &again).unwrap();
+        assert!(matches!(repeated, Stored::Scheduled { id: same, repeated: true, .. } if same == id));
+    }
+    for other in [with_key(&later("y", HOUR), "k"), with_key(&message("y"), "k")] {
+        let refused = put(store, &other);
+        assert!(
+            matches!(refused, Err(Error::ScheduledKeyConflict { key, id: same }) if key == "k" && same == id)
+        );
+    }
+    store.make_scheduled(Which::One(id), 1).unwrap();
+    for again in [keyed.clone(), with_key(&message("x"), "k")] {
+        assert!(matches!(put(store, &again).unwrap(), Stored::Repeated { id: 1, .. }));
+    }
+    assert!(matches!(put(store, &with_key(&message("y"), "k")), Err(Error::KeyConflict { id: 1, .. })));
+    assert_eq!(store.id_of_key("k").unwrap(), Some(1));
+    // Two of one append.
+    let twice =
+        [with_key(&event, "l"), with_key(&event, "l"), with_key(&message("x"), "m"), with_key(&event, "m")];
+    let appended = append(store, &twice).unwrap();
+    assert_eq!((appended.count, appended.scheduled), (1, 1));
+}
+
+pub fn a_cancelled_event_frees_its_key_and_never_comes(store: &mut dyn Store) {
+    assert!(!store.cancel_scheduled(ScheduledId(1)).unwrap());
+    let keyed = with_key(&later("x", HOUR), "k").clone();
+    let id = scheduled_id(put(store, &keyed).unwrap());
+    assert!(store.cancel_scheduled(id).unwrap());
+    assert!(!store.cancel_scheduled(id).unwrap());
+    assert_eq!(store.make_scheduled(Which::One(id), 1).unwrap().count, 0);
+    let next = scheduled_id(put(store, &with_key(&later("y", HOUR), "k")).unwrap());
+    assert!(next > id, "{next} after {id}");
+}
+
+pub fn an_append_of_scheduled_events_is_all_or_nothing(store: &mut dyn Store) {
+    put(store, &with_key(&message("x"), "k")).unwrap();
+    let refused = append(store, &[later("a", HOUR), message("b"), with_key(&later("c", HOUR), "k")]);
+    assert!(matches!(refused, Err(Error::KeyConflict { id: 1, .. })), "{refused:?}");
+    assert_eq!((store.count_scheduled().unwrap(), ids(store)), (0, vec![1]));
+}
+
+fn schedule(name: &str, next: time::Time) -> Schedule {
+    Schedule {
+        name: name.to_owned(),
+        revision: 0,
+        timing: Timing::Every(HOUR),
+        catch_up: CatchUp::One,
+        paused: false,
+        source: "self".to_owned(),
+        kind: "message".to_owned(),
+        subtype: None,
+        content: "tick".to_owned(),
+        metadata: None,
+        last: None,
+        next: Some(next),
+    }
+}
+
+pub fn a_schedule_changes_only_from_what_was_seen_and_with_its_events(store: &mut dyn Store) {
+    assert_eq!(store.schedules().unwrap(), []);
+    let now = time::parse("2026-03-18T10:30:00Z").unwrap();
+    let new = schedule("b", now);
+    assert!(store.change_schedule("b", None, Some(&new), &[]).unwrap().is_some());
+    assert!(store.change_schedule("b", None, Some(&new), &[]).unwrap().is_none(), "it is there");
+    assert!(store.change_schedule("a", None, Some(&schedule("a", now)), &[]).unwrap().is_some());
+    let all = store.schedules().unwrap();
+    let names: Vec<&str> = all.iter().map(|one| &*one.name).collect();
+    assert_eq!(names, ["a", "b"]);
+    let seen = &all[1];
+    assert_eq!(*seen, Schedule { revision: seen.revision, ..new.clone() });
+    let (times, to) = seen.due(now).unwrap();
+    let event = seen.event(times[0]).unwrap();
+    let made = store.change_schedule("b", Some(seen), Some(&to), std::slice::from_ref(&event)).unwrap();
+    assert_eq!(made.unwrap().last_id, Some(1));
+    // Whoever saw it before is late.
+    assert_eq!(store.change_schedule("b", Some(seen), Some(&to), &[event]).unwrap(), None);
+    assert_eq!(ids(store), [1]);
+    let now_is = store.schedules().unwrap().remove(1);
+    assert_eq!((now_is.last, now_is.next), (Some(now), Some(now + HOUR)));
+    assert!(store.change_schedule("b", Some(&now_is), None, &[]).unwrap().is_some());
+    assert_eq!(store.change_schedule("b", Some(&now_is), Some(&now_is), &[]).unwrap(), None);
+    assert_eq!(store.schedules().unwrap().len(), 1);
+}
+
+pub fn what_is_due_first_is_known(store: &mut dyn Store) {
+    assert_eq!(store.next_scheduled().unwrap(), None);
+    let [early, late] =
+        ["2026-03-18T10:30:00Z", "2100-01-01T00:00:00Z"].map(|text| time::parse(text).unwrap());
+    for time in [late, early] {
+        put(store, &message("x").with_due(Due::At(time)).unwrap()).unwrap();
+    }
+    let next = store.next_scheduled().unwrap().unwrap();
+    assert_eq!((next.at, next.delayed), (Some(early), None));
+    assert!((next.now - chrono::Utc::now()).num_seconds().abs() < 60);
+    put(store, &later("x", HOUR * 2)).unwrap();
+    put(store, &later("x", HOUR)).unwrap();
+    let next = store.next_scheduled().unwrap().unwrap();
+    let due = store.scheduled(Some((early, ScheduledId(i64::MAX))), 1).unwrap()[0].due;
+    assert_eq!((next.at, next.delayed), (Some(early), Some((due, HOUR))));
+    // Only what was asked for by a duration.
+    assert_eq!(store.make_scheduled(Which::Delayed(due), 9).unwrap().count, 1);
+    assert_eq!(store.next_scheduled().unwrap().unwrap().at, Some(early));
+    assert_eq!(store.make_scheduled(Which::Upto(early), 9).unwrap().count, 1);
+    assert_eq!(store.make_scheduled(Which::Delayed(late), 9).unwrap().count, 1);
+    let last = store.next_scheduled().unwrap().unwrap();
+    assert_eq!((last.at, last.delayed), (Some(late), None));
+    store.make_scheduled(Which::Upto(late), 9).unwrap();
+    assert_eq!(store.next_scheduled().unwrap().unwrap().at, None);
+}
 
 pub fn pruning_deletes_a_range_and_no_more(store: &mut dyn Store) {
     append(store, &[message("é"), message("ab").with_metadata(r#"{"a":1}"#).unwrap()]).unwrap();

@@ -7,12 +7,15 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
+use chrono::Utc;
 use thread::model::event::{CappedRow, Row};
 use thread::model::filter::Filter;
 use thread::model::ledger::Ledger;
 use thread::model::run::{RUNS_KEPT, Run, RunState};
+use thread::model::schedule::Schedule;
+use thread::model::scheduled::{Due, NextDue, ScheduledEvent, ScheduledId, Which};
 use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, ScanWatermark, Subscription};
-use thread::model::time;
+use thread::model::time::{self, Time};
 use thread::store::{
     Appended, DeadLetterUpdate, FilterFailure, Move, Moved, PruneRange, PruneStep, Pruned, Put, RunUpdate,
     Scan, ScanRange, Store, Stored,
@@ -34,6 +37,11 @@ pub struct MemoryStore {
     runs: BTreeMap<ConsumerId, Vec<Run>>,
     ledgers: BTreeMap<ConsumerId, Ledger>,
     config: BTreeMap<String, String>,
+    /// By when they are due.
+    scheduled: BTreeMap<(Time, ScheduledId), ScheduledEvent>,
+    schedules: BTreeMap<String, Schedule>,
+    /// The newest number of a scheduled event.
+    newest_scheduled: i64,
     /// Number of subscriptions ever made; the source of tokens.
     tokens: u64,
 }
@@ -47,6 +55,26 @@ impl MemoryStore {
                 true => Ok(Stored::Repeated { id: stored.id, created_at: stored.created_at.clone() }),
                 false => Err(Error::KeyConflict { key: key.to_owned(), id: stored.id }),
             };
+        }
+        if let Some(key) = event.idempotency_key.as_deref()
+            && let Some(found) = self.scheduled.values().find(|one| one.key.as_deref() == Some(key))
+        {
+            return match event.is_same(&found.event.row(0, "").to_event()) {
+                true => Ok(Stored::Scheduled { id: found.id, due: found.due, repeated: true }),
+                false => Err(Error::ScheduledKeyConflict { key: key.to_owned(), id: found.id }),
+            };
+        }
+        if let Some(due) = event.due_at(time::parse(created_at).unwrap()) {
+            self.newest_scheduled += 1;
+            let id = ScheduledId(self.newest_scheduled);
+            let plain = event.row(0, "").to_event();
+            let stored =
+                NewEvent::new(plain.source, &plain.kind, plain.subtype.map(Into::into), plain.content)?;
+            let stored = stored.with_metadata(&event.metadata_scheduled(created_at))?;
+            let delay = if let Some(Due::After(delay)) = event.due { Some(delay) } else { None };
+            let key = event.idempotency_key.as_deref().map(str::to_owned);
+            self.scheduled.insert((due, id), ScheduledEvent { id, due, delay, event: stored, key });
+            return Ok(Stored::Scheduled { id, due, repeated: false });
         }
         self.newest += 1;
         let created_at = event.created_at.as_deref().unwrap_or(created_at);
@@ -111,7 +139,7 @@ impl MemoryStore {
 
 impl Store for MemoryStore {
     fn append(&mut self, feed: &mut dyn FnMut(&mut Put<'_>) -> Result<()>) -> Result<Appended> {
-        let before = self.newest;
+        let (before, scheduled) = (self.newest, self.scheduled.clone());
         let mut appended = Appended { created_at: time::now(), ..Appended::default() };
         let mut put = |event: &NewEvent<'_>| {
             let stored = self.put(event, &appended.created_at)?;
@@ -120,11 +148,13 @@ impl Store for MemoryStore {
                 appended.first_id.get_or_insert(id);
                 appended.last_id = Some(id);
             }
+            appended.scheduled += u64::from(matches!(stored, Stored::Scheduled { repeated: false, .. }));
             Ok(stored)
         };
         let fed = feed(&mut |events| events.iter().map(&mut put).collect());
         if fed.is_err() {
             self.newest = before;
+            self.scheduled = scheduled;
             self.events.split_off(&(before + 1));
             self.drop_keys();
         }
@@ -454,6 +484,75 @@ impl Store for MemoryStore {
         self.dead_letters.retain(|(_, id), _| self.events.contains_key(id));
         self.drop_keys();
         Ok(PruneStep::Upto(upto.max(after), pruned))
+    }
+
+    fn scheduled(&mut self, after: Option<(Time, ScheduledId)>, most: usize) -> Result<Vec<ScheduledEvent>> {
+        let later = self.scheduled.iter().filter(|(at, _)| after.is_none_or(|after| **at > after));
+        Ok(later.take(most).map(|(_, one)| one.clone()).collect())
+    }
+
+    fn count_scheduled(&mut self) -> Result<u64> {
+        Ok(self.scheduled.len() as u64)
+    }
+
+    fn cancel_scheduled(&mut self, id: ScheduledId) -> Result<bool> {
+        let before = self.scheduled.len();
+        self.scheduled.retain(|_, one| one.id != id);
+        Ok(self.scheduled.len() < before)
+    }
+
+    fn next_scheduled(&mut self) -> Result<Option<NextDue>> {
+        if self.newest_scheduled == 0 && self.schedules.is_empty() {
+            return Ok(None);
+        }
+        let next = NextDue { now: Utc::now(), at: None, delayed: None };
+        Ok(Some(self.scheduled.values().fold(next, |next, one| next.and(one.due, one.delay))))
+    }
+
+    fn make_scheduled(&mut self, which: Which, most: usize) -> Result<Appended> {
+        let is_wanted = |one: &ScheduledEvent| match which {
+            Which::Upto(time) => one.due <= time,
+            Which::Delayed(time) => one.due <= time && one.delay.is_some(),
+            Which::One(id) => one.id == id,
+        };
+        let wanted: Vec<_> =
+            self.scheduled.values().filter(|one| is_wanted(one)).take(most).cloned().collect();
+        let mut appended = Appended { created_at: time::now(), ..Appended::default() };
+        for one in wanted {
+            self.scheduled.remove(&(one.due, one.id));
+            self.put(&one.event, &appended.created_at)?;
+            if let Some(key) = one.key {
+                self.keys.insert(key, self.newest);
+            }
+            appended.count += 1;
+            appended.first_id.get_or_insert(self.newest);
+            appended.last_id = Some(self.newest);
+        }
+        Ok(appended)
+    }
+
+    fn schedules(&mut self) -> Result<Vec<Schedule>> {
+        Ok(self.schedules.values().cloned().collect())
+    }
+
+    fn change_schedule(
+        &mut self,
+        name: &str,
+        seen: Option<&Schedule>,
+        to: Option<&Schedule>,
+        events: &[NewEvent<'_>],
+    ) -> Result<Option<Appended>> {
+        let revision = self.schedules.get(name).map(|now| now.revision);
+        if revision != seen.map(|seen| seen.revision) {
+            return Ok(None);
+        }
+        self.schedules.remove(name);
+        if let Some(to) = to {
+            let revision = revision.unwrap_or(0) + 1;
+            self.schedules
+                .insert(name.to_owned(), Schedule { name: name.to_owned(), revision, ..to.clone() });
+        }
+        self.append(&mut |put| put(events).map(drop)).map(Some)
     }
 
     /// Constant, because there is no other connection.
