@@ -24,7 +24,9 @@ mod guide;
 mod info;
 mod init;
 mod logs;
+mod ls;
 mod man;
+mod meanings;
 mod nack;
 mod number;
 mod pause;
@@ -38,12 +40,14 @@ mod reading;
 mod reject;
 mod reply;
 mod resume;
+mod root;
 mod schedule;
 mod scheduled;
 mod seek;
 mod settings;
 mod signals;
 mod socket;
+mod stdin;
 mod stop;
 mod subscribe;
 mod unsubscribe;
@@ -169,7 +173,9 @@ commands! {
     Reject in reject,
     Claim in claim,
     Seek in seek,
-    #[command(aliases = ["status", "ls"])]
+    #[command(alias = "list")]
+    Ls in ls,
+    #[command(alias = "status")]
     Info in info,
     #[command(aliases = ["kill", "cancel"])]
     Stop in stop,
@@ -194,9 +200,14 @@ impl Command {
     /// Executes another program in place of this one, if only that knows the place of the thread.
     fn hand_over(&self, globals: &Globals, args: &[OsString]) -> Result<()> {
         let location = match self {
-            Command::Init(init) => Some(init.path.clone()),
-            _ => globals.named(),
+            Command::Init(init) => Some(&init.path),
+            Command::Ls(ls) => ls.place(),
+            Command::Info(info) => info.root.root.as_ref(),
+            Command::Prune(prune) => prune.root.root.as_ref(),
+            Command::Doctor(doctor) => doctor.root.root.as_ref(),
+            _ => None,
         };
+        let location = location.cloned().or_else(|| globals.named());
         location.map_or(Ok(()), |location| external::hand_over(&location, args))
     }
 }
@@ -287,8 +298,14 @@ fn usage_error<T>(error: &clap::Error, command: &str) -> Result<T> {
             _ => return None,
         };
         // A command may be similar by an alias, which no help shows.
-        Some(if kind == ContextKind::SuggestedSubcommand { name_of(word) } else { word.clone() })
+        let is_command = kind == ContextKind::SuggestedSubcommand && command == "thread";
+        Some(if is_command { name_of(word) } else { word.clone() })
     });
+    let meant = match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(word)) if command == "thread" => meanings::of(word).map(str::to_owned),
+        _ => None,
+    };
+    let similar = meant.or(similar);
     let did_you_mean = similar.map(|word| format!("did you mean '{word}'? ")).unwrap_or_default();
     let hint = format_args!("{did_you_mean}see `{command} --help`");
     Err(Failure::of_usage(&error.render().to_string(), hint))

@@ -2,6 +2,7 @@
 //! of its consumers.
 
 pub mod backup;
+pub mod below;
 pub mod doctor;
 pub mod prune;
 pub mod report;

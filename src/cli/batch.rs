@@ -8,13 +8,13 @@ use std::io::{self, BufRead, BufReader, Cursor, IsTerminal, Read, Seek, Write};
 
 use rustix::fs::FileType;
 
-use super::environment;
-use super::event::stdin_is_closed;
 use super::progress::Progress;
+use super::stdin::{self, NoteIfSlow};
+use super::{environment, output};
 use crate::error::{Code, Error};
 use crate::failure::{Result, WithHint, failed};
 use crate::files::Files;
-use crate::model::event::{Defaults, InvalidEvent, NewEvent, source_warning};
+use crate::model::event::{Defaults, InvalidEvent, NewEvent};
 
 /// Input from a pipe beyond this many bytes goes to a file.
 const IN_MEMORY: usize = 4 * 1024 * 1024;
@@ -35,12 +35,17 @@ pub struct Batch {
     input: Box<dyn Read>,
     /// Length of `input` in bytes.
     length: u64,
-    /// Structured sources that do not fit their form: how many, the first one's line, and its form.
-    pub odd_sources: Option<(u64, u64, &'static str)>,
+    pub lines: Lines,
     /// The source of the last event; `None` if there was none.
     pub last_source: Option<String>,
+}
+
+/// The lines parsed so far.
+#[derive(Clone, Default)]
+pub struct Lines {
+    pub number: u64,
     /// The first key that means nothing in a batch, and its line.
-    pub unknown_key: Option<(String, u64)>,
+    unknown_key: Option<(String, u64)>,
 }
 
 /// How to read a line.
@@ -52,7 +57,8 @@ pub enum LineFormat {
 }
 
 impl LineFormat {
-    fn max_line(&self) -> usize {
+    /// The longest line, in bytes.
+    pub fn max_line(&self) -> usize {
         match self {
             LineFormat::Json(_) => MAX_LINE,
             LineFormat::Content(_) => MAX_PLAIN_LINE,
@@ -81,21 +87,60 @@ impl LineFormat {
     }
 }
 
+impl Lines {
+    /// Parses the next line; `None` if it is empty.
+    ///
+    /// # Errors
+    ///
+    /// The line is not an event.
+    pub fn parse<'a>(
+        &mut self,
+        mut line: &'a [u8],
+        format: &'a LineFormat,
+    ) -> std::result::Result<Option<NewEvent<'a>>, InvalidEvent> {
+        self.number += 1;
+        if self.number == 1 {
+            line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
+        }
+        let (unknown_key, number) = (&mut self.unknown_key, self.number);
+        match line.len() {
+            length if length <= format.max_line() => format.read(line, &mut |key| {
+                unknown_key.get_or_insert_with(|| (key.to_owned(), number));
+            }),
+            _ => Err(InvalidEvent(format!("is longer than {} bytes", format.max_line()))),
+        }
+    }
+
+    /// Warns about a key that means nothing, unless that was done before.
+    pub fn warn_of_unknown_key(&self, warned: &mut bool) {
+        let Some((key, line)) = self.unknown_key.as_ref().filter(|_| !*warned) else { return };
+        *warned = true;
+        let key = output::plain(key);
+        output::warn(format_args!("the key '{key}' on line {line} means nothing here and was not stored"));
+    }
+}
+
+/// Fails if this process was started without a stdin.
+pub fn must_have_input() -> Result<()> {
+    match stdin::is_closed() {
+        false => Ok(()),
+        true => failed(
+            Code::Io,
+            "cannot read the batch from stdin, which is closed or not connected to anything",
+            "give it a file or a pipe; nothing was stored",
+        ),
+    }
+}
+
 impl Batch {
     /// Uses stdin directly if it is a file, else reads it to its end.
     pub fn open(files: &Files) -> Result<Batch> {
-        if stdin_is_closed() {
-            return failed(
-                Code::Io,
-                "cannot read the batch from stdin, which is closed or not connected to anything",
-                "give it a file or a pipe; nothing was stored",
-            );
-        }
+        must_have_input()?;
         let (input, length) = match length_of_file(&environment::stdin()) {
             Some(length) => (Box::new(environment::stdin()) as Box<dyn Read>, length),
             None => spool(files)?,
         };
-        Ok(Batch { input, length, odd_sources: None, last_source: None, unknown_key: None })
+        Ok(Batch { input, length, lines: Lines::default(), last_source: None })
     }
 
     /// Passes the events to `take`, in order, some at a time.
@@ -111,7 +156,7 @@ impl Batch {
     ) -> crate::Result<()> {
         let mut input = BufReader::with_capacity(CHUNK, &mut self.input);
         let mut progress = Progress::of("storing the batch", Some(self.length));
-        let (mut text, mut ends, mut number) = (Vec::new(), Vec::new(), 0);
+        let (mut text, mut ends) = (Vec::new(), Vec::new());
         loop {
             text.clear();
             ends.clear();
@@ -122,32 +167,12 @@ impl Batch {
                 return Ok(());
             }
             let mut events = Vec::with_capacity(ends.len());
-            let (mut start, mut odd_form) = (0, None);
+            let mut start = 0;
             for &end in &ends {
-                let mut line = &text[start..end];
+                let event = self.lines.parse(&text[start..end], format);
+                let line = self.lines.number;
+                events.extend(event.map_err(|problem| Error::InvalidLine { line, problem })?);
                 start = end;
-                number += 1;
-                if number == 1 {
-                    line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
-                }
-                let unknown_key = &mut self.unknown_key;
-                let mut unknown = |key: &str| {
-                    unknown_key.get_or_insert_with(|| (key.to_owned(), number));
-                };
-                let event = match line.len() {
-                    length if length <= format.max_line() => format.read(line, &mut unknown),
-                    _ => Err(InvalidEvent(format!("is longer than {} bytes", format.max_line()))),
-                };
-                let event = event.map_err(|problem| Error::InvalidLine { line: number, problem })?;
-                let Some(event) = event else { continue };
-                // Most events have the source of the one before.
-                if events.last().is_none_or(|before: &NewEvent<'_>| before.source != event.source) {
-                    odd_form = source_warning(&event.source);
-                }
-                if let Some(form) = odd_form {
-                    self.odd_sources.get_or_insert((0, number, form)).0 += 1;
-                }
-                events.push(event);
             }
             if let Some(last) = events.last() {
                 self.last_source = Some(last.source.clone().into_owned());
@@ -183,7 +208,10 @@ fn spool(files: &Files) -> Result<(Box<dyn Read>, u64)> {
     let mut progress = Progress::of("reading the batch", None).only_if(!environment::stdin().is_terminal());
     let (mut chunk, mut length) = (vec![0; CHUNK], 0);
     let (mut memory, mut file) = (Vec::new(), None);
+    let mut note =
+        NoteIfSlow::new("nothing is stored before the end of the input; --follow stores lines as they come");
     loop {
+        note.before_read();
         let read = match stdin.read(&mut chunk) {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
             read => read.with_hint("cannot read the batch, nothing was stored", "push again")?,

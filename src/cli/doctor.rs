@@ -4,10 +4,12 @@ use clap::Args;
 use serde_json::json;
 
 use super::output::plain;
+use super::root::{RootArg, for_each};
 use super::{Globals, environment};
 use crate::error::Code;
 use crate::failure::{Result, failed, hint};
 use crate::maintenance::doctor::{self, Level, Remedy};
+use crate::model::location::Location;
 
 /// Check a thread for damage, and repair it
 ///
@@ -22,16 +24,33 @@ use crate::maintenance::doctor::{self, Level, Remedy};
 #[command(after_help = "\
 Examples:
   thread doctor --thread inbox
-  thread doctor --thread inbox --fix")]
+  thread doctor --thread inbox --fix
+  thread doctor --root ~/agents")]
 pub struct Doctor {
     /// Repair what can be repaired
     #[arg(long)]
     fix: bool,
+    #[command(flatten)]
+    pub root: RootArg,
 }
 
 impl Doctor {
     pub fn run(self, globals: &Globals) -> Result<()> {
-        let findings = doctor::examine(&globals.location()?, &environment::launcher(), self.fix)?;
+        let Some(threads) = self.root.threads(globals)? else {
+            let wrong = self.examine(&globals.location()?, None, globals)?;
+            return self.result(wrong, "the thread");
+        };
+        let mut wrong = 0;
+        for_each(&threads, |thread| {
+            wrong += self.examine(thread, Some(thread), globals)?;
+            Ok(())
+        })?;
+        self.result(wrong, "the threads")
+    }
+
+    /// Examines a thread and prints the findings, with its `name` if that is given. Returns how many things are wrong.
+    fn examine(&self, thread: &Location, name: Option<&Location>, globals: &Globals) -> Result<usize> {
+        let findings = doctor::examine(thread, &environment::launcher(), self.fix)?;
         let wrong = findings.iter().filter(|finding| finding.is_wrong()).count();
         let (mut values, mut lines) = (Vec::new(), Vec::new());
         for finding in &findings {
@@ -55,14 +74,26 @@ impl Doctor {
                 "repaired": finding.is_repaired(),
             }));
         }
-        let text = if lines.is_empty() { "healthy".to_owned() } else { lines.join("\n") };
-        globals.print(text, json!({ "healthy": wrong == 0, "findings": values }))?;
+        if lines.is_empty() {
+            lines.push("healthy".to_owned());
+        }
+        let mut facts = json!({ "healthy": wrong == 0, "findings": values });
+        if let Some(name) = name {
+            let name = name.to_string();
+            lines.iter_mut().for_each(|line| *line = format!("{}: {line}", plain(&name)));
+            facts["thread"] = name.into();
+        }
+        globals.print(lines.join("\n"), facts)?;
+        Ok(wrong)
+    }
+
+    fn result(&self, wrong: usize, with: &str) -> Result<()> {
         let what = match (wrong, self.fix) {
             (0, _) => return Ok(()),
-            (1, false) => "1 thing is wrong with the thread".to_owned(),
-            (n, false) => format!("{n} things are wrong with the thread"),
-            (1, true) => "1 thing wrong with the thread cannot be repaired by --fix".to_owned(),
-            (n, true) => format!("{n} things wrong with the thread cannot be repaired by --fix"),
+            (1, false) => format!("1 thing is wrong with {with}"),
+            (n, false) => format!("{n} things are wrong with {with}"),
+            (1, true) => format!("1 thing wrong with {with} cannot be repaired by --fix"),
+            (n, true) => format!("{n} things wrong with {with} cannot be repaired by --fix"),
         };
         failed(Code::Unhealthy, what, "follow the advice in each finding")
     }

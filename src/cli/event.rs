@@ -5,8 +5,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
-use rustix::fs::{FileType, OFlags};
 
+use super::stdin::{self, NoteIfSlow};
 use super::{environment, output};
 use crate::error::Code;
 use crate::failure::{Result, WithHint, failed, usage};
@@ -18,7 +18,8 @@ const MAX_CONTENT: u64 = 999_000_000;
 
 #[derive(Args)]
 pub struct EventArgs {
-    /// The payload, or - to read it from stdin: any size, byte for byte, UTF-8
+    /// The payload: any size, byte for byte, UTF-8; - or, if stdin is a pipe or
+    /// a file, nothing to read it from there
     #[arg(value_name = "TEXT", conflicts_with_all = ["content", "content_file"])]
     text: Option<String>,
     /// Who sends it, e.g. self, internal:dm:default:bot or external:telegram:tg-main:dm:alice:alice
@@ -102,7 +103,7 @@ impl EventArgs {
     }
 
     fn content(&self) -> Result<String> {
-        if self.content.as_deref() == Some("-") && stdin_is_a_pipe() {
+        if self.content.as_deref() == Some("-") && stdin::is_a_pipe() {
             output::warn("--content - is stored as a hyphen; `thread push -` reads the content from stdin");
         }
         match (self.text.as_deref(), &self.content_file, &self.content) {
@@ -110,17 +111,19 @@ impl EventArgs {
             (_, Some(file), _) => read_content(file),
             (Some(text), ..) => Ok(text.to_owned()),
             (.., Some(text)) => Ok(text.clone()),
-            (None, None, None) => usage(
-                "the event has no content",
-                "give it as an argument, or - to read it from stdin; nothing was stored",
-            ),
+            (None, None, None) => {
+                let piped = if stdin::is_given() { read_content(Path::new("-"))? } else { String::new() };
+                if !piped.is_empty() {
+                    return Ok(piped);
+                }
+                // Nobody who gave no content meant an empty one.
+                usage(
+                    "the event has no content",
+                    "give it as an argument, or - to read it from stdin; nothing was stored",
+                )
+            }
         }
     }
-}
-
-fn stdin_is_a_pipe() -> bool {
-    rustix::fs::fstat(environment::stdin())
-        .is_ok_and(|about| FileType::from_raw_mode(about.st_mode).is_fifo())
 }
 
 #[expect(clippy::disallowed_methods, reason = "a file that the caller names")]
@@ -129,6 +132,7 @@ fn read_content(path: &Path) -> Result<String> {
     let name = if from_stdin { "stdin".into() } else { path.to_string_lossy() };
     let mut bytes = Vec::new();
     let read = if from_stdin {
+        NoteIfSlow::new("waiting for stdin, which is to be the event's content").before_read();
         environment::stdin().lock().take(MAX_CONTENT + 1).read_to_end(&mut bytes)
     } else {
         File::open(path).and_then(|file| file.take(MAX_CONTENT + 1).read_to_end(&mut bytes))
@@ -137,7 +141,7 @@ fn read_content(path: &Path) -> Result<String> {
         format_args!("cannot read the content from {name}"),
         "check the file; nothing was stored",
     )?;
-    if from_stdin && bytes.is_empty() && stdin_is_closed() {
+    if from_stdin && bytes.is_empty() && stdin::is_closed() {
         return failed(
             Code::Io,
             "cannot read the content from stdin, which is closed or not connected to anything",
@@ -157,18 +161,6 @@ fn read_content(path: &Path) -> Result<String> {
             "encode it, for instance with base64; nothing was stored",
         )
     })
-}
-
-/// Whether this process was started without a stdin. If it is closed, the runtime opens `/dev/null` for
-/// reading and writing in its place, as do other programs that start one without a stdin; a shell's
-/// `</dev/null` is for reading only.
-///
-/// A stdin open for writing only counts as closed too: the runtime reads it as empty.
-pub fn stdin_is_closed() -> bool {
-    let null = rustix::fs::stat("/dev/null").map(|null| null.st_rdev);
-    let stdin = rustix::fs::fstat(environment::stdin()).map(|stdin| stdin.st_rdev);
-    let mode = rustix::fs::fcntl_getfl(environment::stdin()).map(|flags| flags & OFlags::RWMODE);
-    mode == Ok(OFlags::WRONLY) || stdin.is_ok() && stdin == null && mode == Ok(OFlags::RDWR)
 }
 
 /// A JSON object of strings from `key=value` words.

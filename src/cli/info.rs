@@ -9,18 +9,20 @@ use serde_json::json;
 
 use super::output::{self, plain};
 use super::progress::Progress;
+use super::root::{RootArg, for_each};
 use super::settings;
 use super::{Globals, environment};
 use crate::error::Error;
 use crate::failure::{Result, usage};
 use crate::files::DB;
 use crate::maintenance::report::{ConsumerStatus, InHand, Report, Scheduled, WaitingEvent};
+use crate::model::location::Location;
 use crate::model::subscription::ConsumerId;
 use crate::model::time;
 use crate::pending::CountLimits;
 use crate::queue::Queue;
 
-mod check;
+pub(super) mod check;
 mod prometheus;
 mod runs;
 mod table;
@@ -37,11 +39,11 @@ Examples:
   thread info --thread inbox bot
   thread info --thread inbox bot --runs | tail -n 5
   thread info --thread inbox --json | jq '.subscriptions[].pending'
-  thread info --thread inbox --format prometheus >inbox.prom
+  thread info --root ~/agents --format prometheus >agents.prom
   thread info --thread inbox --check --max-pending 1000 --max-age 10m")]
 pub struct Info {
     /// Only this consumer, with its settings
-    #[arg(value_name = "CONSUMER")]
+    #[arg(value_name = "CONSUMER", conflicts_with = "root")]
     consumer: Option<String>,
     /// How to print it [default: table on a terminal, text elsewhere; --json is --format json]
     #[arg(long, value_name = "FORMAT", value_enum)]
@@ -52,6 +54,8 @@ pub struct Info {
     /// Count everything that is pending, however long it takes
     #[arg(long)]
     exact: bool,
+    #[command(flatten)]
+    pub root: RootArg,
     #[command(flatten)]
     check: check::CheckArgs,
 }
@@ -86,11 +90,54 @@ impl Info {
             None if stdout.is_terminal() && self.consumer.is_none() => Format::Table,
             None => Format::Text,
         };
+        if self.check.check && matches!(self.format, Some(Format::Table | Format::Prometheus)) {
+            return usage("--check prints text or JSON", "leave out --format, or give --json instead");
+        }
+        if let Some(threads) = self.root.threads(globals)? {
+            return self.show_all(&threads, format);
+        }
         let mut queue = Queue::open_waiting(globals.location()?, BUSY_LIMIT)?;
-        let only = self.consumer.map(ConsumerId::stored);
+        let only = self.consumer.clone().map(ConsumerId::stored);
         if let Some(consumer) = only.as_ref().filter(|_| self.runs) {
             return runs::print(&mut queue, consumer, globals.json);
         }
+        let report = self.report(&mut queue, only.as_ref())?;
+        if self.check.check {
+            let needing = self.check.print(&mut queue, &report, None, format == Format::Json)?;
+            return check::result(needing);
+        }
+        let text = match format {
+            Format::Prometheus => prometheus::render(&[report]),
+            format => self.text(&report, format),
+        };
+        output::bytes(text.as_bytes()).map(drop)
+    }
+
+    /// Shows all threads, one after the other.
+    fn show_all(&self, threads: &[Location], format: Format) -> Result<()> {
+        let (mut shown, mut needing, mut metrics) = (0, 0, Vec::new());
+        let done = for_each(threads, |thread| {
+            let mut queue = Queue::open_waiting(thread, BUSY_LIMIT)?;
+            let report = self.report(&mut queue, None)?;
+            if self.check.check {
+                needing += self.check.print(&mut queue, &report, Some(thread), format == Format::Json)?;
+                return Ok(());
+            }
+            if format == Format::Prometheus {
+                metrics.push(report);
+                return Ok(());
+            }
+            let gap = if shown > 0 && format != Format::Json { "\n" } else { "" };
+            shown += 1;
+            output::bytes((gap.to_owned() + &self.text(&report, format)).as_bytes()).map(drop)
+        });
+        if !metrics.is_empty() {
+            output::bytes(prometheus::render(&metrics).as_bytes())?;
+        }
+        done.and_then(|()| check::result(needing))
+    }
+
+    fn report(&self, queue: &mut Queue, only: Option<&ConsumerId>) -> Result<Report> {
         let is_check = self.check.check;
         let until = (!self.exact && !is_check).then(|| Instant::now() + COUNT_FOR);
         let most = if is_check { self.check.most_to_count() } else { u64::MAX };
@@ -99,36 +146,32 @@ impl Info {
             let mut progress = Progress::of("counting what is pending", Some(total)).only_if(shown);
             Box::new(move |ids| progress.advance(ids))
         };
-        let report = match Report::of(&mut queue, only.as_ref(), CountLimits { most, until }, &progress) {
-            Err(Error::UnknownConsumer(name)) if Path::new(name.as_str()).join(DB).exists() => {
-                return usage(
-                    format_args!("'{}' is a thread, not a consumer", plain(name.as_str())),
-                    "give the thread with --thread",
-                );
-            }
-            report => report?,
-        };
-        if is_check {
-            if matches!(self.format, Some(Format::Table | Format::Prometheus)) {
-                return usage("--check prints text or JSON", "leave out --format, or give --json instead");
-            }
-            return self.check.run(&mut queue, &report, format == Format::Json);
+        match Report::of(queue, only, CountLimits { most, until }, &progress) {
+            Err(Error::UnknownConsumer(name)) if Path::new(name.as_str()).join(DB).exists() => usage(
+                format_args!("'{}' is a thread, not a consumer", plain(name.as_str())),
+                "give the thread with --thread",
+            ),
+            report => Ok(report?),
         }
-        let text = match format {
-            Format::Json => return output::line(json!(report)),
-            Format::Text => {
-                let consumers = report.subscriptions.iter().map(|one| consumer(one, only.is_some()));
-                headline(&report) + &consumers.collect::<String>()
-            }
-            Format::Prometheus => prometheus::render(&report),
+    }
+
+    /// The report in a format for one thread.
+    fn text(&self, report: &Report, format: Format) -> String {
+        match format {
+            Format::Json => format!("{}\n", json!(report)),
             Format::Table => {
+                let stdout = environment::stdout();
                 // Nothing is cut if stdout is a pipe or a file.
                 let width = terminal_size::terminal_size_of(&stdout).map(|(width, _)| width.0);
                 let width = width.filter(|&width| width > 0).or(stdout.is_terminal().then_some(80));
-                table::render(&report, width, output::coloured(&stdout))
+                table::render(report, width, output::coloured(&stdout))
             }
-        };
-        output::bytes(text.as_bytes()).map(drop)
+            Format::Text | Format::Prometheus => {
+                let alone = self.consumer.is_some();
+                let consumers = report.subscriptions.iter().map(|one| consumer(one, alone));
+                headline(report) + &consumers.collect::<String>()
+            }
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anstream::stream::RawStream;
 use anstream::{AutoStream, ColorChoice};
@@ -105,10 +105,14 @@ impl UntrustedOutput {
     }
 }
 
+/// Untrusted bytes, as [`UntrustedOutput`] prints them on a terminal.
+pub fn sanitized(bytes: &[u8]) -> Vec<u8> {
+    UntrustedOutput { to_terminal: true, held_lead: false }.sanitize(bytes)
+}
+
 /// An untrusted line, as [`UntrustedOutput`] prints it on a terminal.
 pub fn sanitize(line: &str) -> String {
-    let safe = UntrustedOutput { to_terminal: true, held_lead: false }.sanitize(line.as_bytes());
-    String::from_utf8_lossy(&safe).into_owned()
+    String::from_utf8_lossy(&sanitized(line.as_bytes())).into_owned()
 }
 
 /// Whether the reader of stdout is gone, determined without writing to it.
@@ -188,8 +192,10 @@ pub fn failure_line(failure: &Failure, as_json: bool) -> String {
 
 /// Prints trusted text to stderr.
 pub fn to_stderr(text: &str) {
+    // The next drawing shows the progress again.
+    let clear = if PROGRESS_DRAWN.swap(false, Ordering::SeqCst) { CLEAR_LINE } else { "" };
     // There is nowhere left to report that this failed.
-    drop(environment::stderr().write_all(text.as_bytes()));
+    drop(environment::stderr().write_all(format!("{clear}{text}").as_bytes()));
 }
 
 #[cfg(test)]

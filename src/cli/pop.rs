@@ -7,7 +7,7 @@ use clap::Args;
 use super::reading::ReadingArgs;
 use super::{ConsumerArg, Globals, event_id, warn_if_clamped};
 use crate::error::Code;
-use crate::failure::{Result, failed, usage};
+use crate::failure::{Result, failed};
 use crate::model::duration;
 use crate::pending::checked_filter;
 use crate::queue::Selection;
@@ -15,33 +15,29 @@ use crate::store::Move;
 
 /// Print a consumer's next events, and record which are done
 ///
-/// Records --last-event-id as the last event the consumer has finished, then prints the events after it
-/// that match the consumer's filter, oldest first, one JSON object per line; nothing if there are none. An
-/// event is printed again until it is acknowledged. An id before the recorded one rewinds. --follow does
+/// Prints the events after the consumer's cursor that match its filter, oldest first, one JSON object per line; nothing
+/// if there are none. An event is printed again until it is acknowledged: by `thread ack`, or by --last-event-id, which
+/// first records the last event that the consumer has finished. An id before the recorded one rewinds. --follow does
 /// not move the cursor, so acknowledge finished events with `thread ack`.
 ///
 /// With --claim, several programs share a consumer (see --no-handler of `thread subscribe`): each event is printed for one
 /// of them, with the token of its claim, and for nobody else until the time is over. `thread ack`, `nack` and `reject`
 /// end a claim, `thread claim` prolongs it. One that ends by itself is a failed attempt.
 #[derive(Args)]
-#[command(override_usage = "\
-thread pop [OPTIONS] <CONSUMER> --resume
-       thread pop [OPTIONS] <CONSUMER> --last-event-id <ID>
-       thread pop [OPTIONS] <CONSUMER> --claim <D>")]
 #[command(after_help = "\
 Examples:
-  thread pop -t inbox bot --resume
+  thread pop -t inbox bot
   thread pop -t inbox bot --last-event-id 42 --limit 10
-  thread pop -t inbox bot --resume --follow --wait 10m
+  thread pop -t inbox bot --follow --wait 10m
   thread pop -t inbox team --claim 1m --wait 20s")]
 pub struct Pop {
     #[command(flatten)]
     consumer: ConsumerArg,
-    /// The last event the consumer has finished; 0 for none
+    /// First record this as the last event the consumer has finished; 0 for none
     #[arg(long, value_name = "ID", value_parser = event_id, allow_negative_numbers = true,
           conflicts_with_all = ["resume", "claim"])]
     last_event_id: Option<i64>,
-    /// Print what comes after the stored cursor, and change nothing
+    /// Continue at the stored cursor, which is the default
     #[arg(long)]
     resume: bool,
     /// Take the next event, or up to --limit, for so long, e.g. 1m
@@ -58,12 +54,6 @@ impl Pop {
             let mut queue = globals.open()?;
             return self.reading.print_claimed(&mut queue, &consumer, length);
         }
-        if self.last_event_id.is_none() && !self.resume {
-            return usage(
-                "no starting point given",
-                "give --last-event-id <id>, or --resume to continue from the stored cursor",
-            );
-        }
         let consumer = self.consumer.existing()?;
         let mut queue = globals.open()?;
         let mut subscription = queue.subscription(&consumer)?;
@@ -75,7 +65,7 @@ impl Pop {
                 format_args!(
                     "'{consumer}' finishes each event by itself, so its cursor is not set by reading"
                 ),
-                "give --resume to read, and use `thread ack` with the id of each event that is done",
+                "leave it out to read, and use `thread ack` with the id of each event that is done",
             );
         }
         if let Some(id) = self.last_event_id {

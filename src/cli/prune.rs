@@ -7,10 +7,12 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::progress::Progress;
+use super::root::{RootArg, for_each};
 use super::{Globals, limit, output};
 use crate::failure::{Failure, Result, usage};
 use crate::maintenance::prune::{self, Held, Old, Report, Request};
 use crate::model::duration;
+use crate::model::location::Location;
 use crate::queue::Queue;
 use crate::store::Pruned;
 
@@ -25,7 +27,8 @@ Examples:
   thread prune --thread inbox --older-than 30d --dry-run
   thread prune --thread inbox --keep 100000 --compact
   thread prune --thread inbox --older-than 1d --subtype token
-  thread prune --thread inbox --older-than 30d --sealed-older-than 90d")]
+  thread prune --thread inbox --older-than 30d --sealed-older-than 90d
+  thread prune --root ~/agents --older-than 30d")]
 pub struct Prune {
     /// Delete events with a smaller id
     #[arg(long, value_name = "ID", value_parser = limit, allow_negative_numbers = true, group = "old")]
@@ -48,6 +51,8 @@ pub struct Prune {
     /// Also delete pending events and dead letters
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    pub root: RootArg,
     /// Then return the free space in events.db to the file system; other programs wait until it is done
     #[arg(long)]
     compact: bool,
@@ -72,12 +77,24 @@ impl Prune {
             // No event has a smaller id: prunes only sealed files.
             _ => Old::BeforeId(1),
         };
-        let mut queue = globals.open()?;
+        let Some(threads) = self.root.threads(globals)? else {
+            return self.prune(old, &globals.location()?, None, globals);
+        };
+        if matches!(old, Old::BeforeId(2..)) {
+            return usage("each thread has its own ids", "give --older-than or --keep with --root");
+        }
+        for_each(&threads, |thread| self.prune(old, thread, Some(thread), globals))
+    }
+
+    /// Prunes a thread, and says what it did, with its `name` if that is given.
+    fn prune(&self, old: Old, thread: &Location, name: Option<&Location>, globals: &Globals) -> Result<()> {
+        let mut queue = Queue::open(thread)?;
+        let name = name.map(|name| format!("{}: ", output::plain(&name.to_string()))).unwrap_or_default();
         if self.compact {
             // Before anything is deleted.
             queue.directory("--compact")?;
         }
-        let Prune { force, dry_run, .. } = self;
+        let Prune { force, dry_run, .. } = *self;
         let request = Request { old, subtype: self.subtype.as_deref(), force, dry_run };
         // The steps that need no space come first: on a full disk, only they can make room for the others.
         let freed = self.prune_sealed(&mut queue)?;
@@ -90,32 +107,36 @@ impl Prune {
         let (sizes, sealed) = further.map_err(|e| after_deleting(e.into(), freed, events))?;
         let sealed = freed.zip(sealed).map(|((files, bytes), more)| (files + more.0, bytes + more.1));
         if globals.json {
-            return output::line(self.as_json(&report, sealed, sizes));
+            let mut facts = self.as_json(&report, sealed, sizes);
+            if !name.is_empty() {
+                facts["thread"] = thread.to_string().into();
+            }
+            return output::line(facts);
         }
         if dry_run {
             output::note(format_args!(
-                "nothing was deleted; it would free {bytes} bytes of content and metadata"
+                "{name}nothing was deleted; it would free {bytes} bytes of content and metadata"
             ));
         }
         if dead_letters > 0 {
-            output::note(self.about_dead_letters(dead_letters));
+            output::note(name.clone() + &self.about_dead_letters(dead_letters));
         }
         if let Some(Held { at, consumer }) = &report.held {
             output::warn(format_args!(
-                "stopped before event {at}, which is pending for '{consumer}'; `thread seek` it past that or \
+                "{name}stopped before event {at}, which is pending for '{consumer}'; `thread seek` it past that or \
                  `thread unsubscribe` it if it is done with these, or prune with --force"
             ));
         }
         if let Some((before, after)) = sizes {
-            output::note(format_args!("events.db had {before} bytes and has {after} now"));
+            output::note(format_args!("{name}events.db had {before} bytes and has {after} now"));
         }
         if let Some((files, bytes)) = sealed {
             let done = if dry_run { "would be" } else { "were" };
             output::note(format_args!(
-                "{files} sealed files of the JSONL log, {bytes} bytes, {done} deleted"
+                "{name}{files} sealed files of the JSONL log, {bytes} bytes, {done} deleted"
             ));
         }
-        output::line(events)
+        output::line(format_args!("{name}{events}"))
     }
 
     /// Deletes sealed files that have become old. Returns their number and their bytes.

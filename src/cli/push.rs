@@ -1,5 +1,7 @@
 //! `thread push`: storing events, then bringing the JSONL log up to date and waking consumers.
 
+mod follow;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,7 +16,7 @@ use crate::error::{Code, Error};
 use crate::failure::{Failure, Result, failed, usage};
 use crate::files::log::log;
 use crate::model::duration;
-use crate::model::event::{Defaults, NewEvent, source_warning};
+use crate::model::event::{Defaults, NewEvent};
 use crate::model::location::Location;
 use crate::model::scheduled::{Due, point_in_time};
 use crate::model::time;
@@ -34,18 +36,23 @@ use crate::store::{Appended, Stored};
 /// type, subtype, metadata (an object), idempotency_key, and in or at; the options are defaults for lines without them.
 /// id and created_at are ignored, so `thread peek` pipes into `thread push --batch`; so are other keys, with
 /// a warning. Both store everything or nothing, and print the number of events stored.
+///
+/// With --follow, which is for input that does not end soon, they store what has come every second or thousand lines,
+/// and the rest at the end of the input or on TERM, INT or HUP. A line that cannot be stored is a warning, and exit 1
+/// at the end. While the disk is full or the thread is locked or cannot be reached, it waits, and reads nothing more.
+/// With --json it prints a line for each time that it has stored something.
 #[derive(Args)]
 #[command(override_usage = "\
 thread push [OPTIONS] <TEXT>
-       thread push [OPTIONS] -
        thread push [OPTIONS] --content-file <FILE>
-       thread push [OPTIONS] --lines
-       thread push [OPTIONS] --batch")]
+       thread push [OPTIONS] --lines [--follow]
+       thread push [OPTIONS] --batch [--follow]")]
 #[command(after_help = "\
 Examples:
   thread push -t inbox 'Hello'
-  git diff | thread push -t inbox --type record --subtype diff -
+  git diff | thread push -t inbox --type record --subtype diff
   thread push -t inbox --in 30m 'Is it still down?'
+  tail -F app.log | thread push -t inbox --lines --follow
   thread push -t inbox --meta run_id=17 --meta stage=plan 'Begin'
   jq -c '{content: .}' build.jsonl |
     thread push -t inbox --batch --source ci --type record")]
@@ -72,6 +79,9 @@ pub struct Push {
     /// That is, of `thread dispatch --follow --socket`, into its thread. Its directory need not be accessible.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["lines", "batch", "sync", "reply_to", "after", "at"])]
     socket: Option<PathBuf>,
+    /// Store lines as they come, until the end or TERM
+    #[arg(short, long, conflicts_with_all = ["sync", "text", "content_file", "idempotency_key", "reply_to"])]
+    follow: bool,
 }
 
 #[derive(Args)]
@@ -104,6 +114,9 @@ impl Push {
         if self.batch || self.lines {
             return self.push_many(globals);
         }
+        if self.follow {
+            return usage("--follow stores the lines of stdin", "add --lines or --batch");
+        }
         let due = self.due.due()?;
         let (mut queue, id) = push_one(self.event, self.reply_to, due, globals)?;
         apply_retention(&mut queue, id, 1);
@@ -111,6 +124,14 @@ impl Push {
     }
 
     fn push_many(self, globals: &Globals) -> Result<()> {
+        if self.follow {
+            let location = globals.location()?;
+            return follow::follow(
+                &location,
+                &line_format(self.lines, self.event, self.due.due()?, &location)?,
+                globals.json,
+            );
+        }
         let interrupted = Failure::new(
             1,
             Code::Interrupted,
@@ -119,17 +140,7 @@ impl Push {
         );
         signals::on_interrupt(Some(&interrupted), globals.json)?;
         let mut queue = globals.open()?;
-        let (event, due) = (self.event, self.due.due()?);
-        let format = match self.lines {
-            true => {
-                let event = event.without_content(queue.location())?;
-                LineFormat::Content(match due {
-                    Some(due) => event.with_due(due)?,
-                    None => event,
-                })
-            }
-            false => LineFormat::Json(Defaults { due, ..event.defaults(queue.location()) }),
-        };
+        let format = line_format(self.lines, self.event, self.due.due()?, queue.location())?;
         let mut batch = Batch::open(queue.files())?;
         // Events stored before under the same key, as ranges of ids: unrelated events may lie between them.
         let mut repeated: Vec<(i64, i64)> = Vec::new();
@@ -161,20 +172,7 @@ impl Push {
         };
         let Appended { count, first_id, last_id, scheduled, .. } = appended;
         signals::set_stored(0);
-        if let Some((count, line, form)) = batch.odd_sources {
-            output::warn(match count {
-                1 => format!("the source on line {line} does not fit the form {form}; stored as it is"),
-                _ => format!(
-                    "{count} sources do not fit their form, first on line {line}: {form}; stored as they are"
-                ),
-            });
-        }
-        if let Some((key, line)) = &batch.unknown_key {
-            let key = output::plain(key);
-            output::warn(format_args!(
-                "the key '{key}' on line {line} means nothing here and was not stored"
-            ));
-        }
+        batch.lines.warn_of_unknown_key(&mut false);
         if let Some(last_source) = &batch.last_source {
             log!(queue, Info, "push batch: {appended}");
             let mut progress = Progress::of("writing events.jsonl", None);
@@ -193,6 +191,17 @@ impl Push {
         let ranges: Vec<_> = first_id.zip(last_id).into_iter().chain(repeated).collect();
         wait_for_delivery(&mut queue, self.sync, &ranges, globals)
     }
+}
+
+fn line_format(of_text: bool, event: EventArgs, due: Option<Due>, thread: &Location) -> Result<LineFormat> {
+    if !of_text {
+        return Ok(LineFormat::Json(Defaults { due, ..event.defaults(thread) }));
+    }
+    let event = event.without_content(thread)?;
+    Ok(LineFormat::Content(match due {
+        Some(due) => event.with_due(due)?,
+        None => event,
+    }))
 }
 
 /// Stores one event, as the answer to `reply_to` if that is given, and prints its id. Returns the open
@@ -258,24 +267,16 @@ fn push_through(path: &Path, event: EventArgs, globals: &Globals) -> Result<()> 
         );
     }
     let event = event.into_event(&Location::from(path), None)?;
-    warn_of_source(&event.source);
     let stored = socket::push(path, &event)?;
     signals::set_stored(0);
     print(&event, &stored, "left-to-workers", globals);
     Ok(())
 }
 
-fn warn_of_source(source: &str) {
-    if let Some(form) = source_warning(source) {
-        output::warn(format_args!("the source '{source}' does not fit the form {form}; stored as it is"));
-    }
-}
-
 /// Stores one event, brings the JSONL log up to date and wakes consumers. From the commit on, signals are
 /// blocked and nothing may fail; `code` is the exit code if something does. Also returns one word for how the
 /// consumers were woken.
 pub fn store(queue: &mut Queue, event: &NewEvent<'_>, code: u8) -> Result<(PushedEvent, &'static str)> {
-    warn_of_source(&event.source);
     let stored = queue.append_one(event, signals::defer)?;
     signals::set_stored(code);
     if stored.scheduled.is_some() {
@@ -345,25 +346,50 @@ fn apply_retention(queue: &mut Queue, last: i64, count: u64) {
     }
 }
 
+/// What became of the steps after a commit.
+#[derive(Default, PartialEq, Eq)]
+struct Aftermath {
+    /// How the consumers were woken.
+    word: &'static str,
+    warnings: Vec<String>,
+    note: Option<&'static str>,
+}
+
+impl Aftermath {
+    fn print(&self) {
+        self.warnings.iter().for_each(output::warn);
+        self.note.iter().for_each(output::note);
+    }
+}
+
 /// The steps after a commit: the JSONL log, then waking consumers. Failures are warnings, because the
 /// events are stored. Returns one word for how the consumers were woken.
 pub fn finish(queue: &mut Queue, source: &str, progress: &mut dyn FnMut(u64)) -> &'static str {
+    let aftermath = take_further_steps(queue, source, progress);
+    aftermath.print();
+    aftermath.word
+}
+
+/// [`finish`], without printing.
+fn take_further_steps(queue: &mut Queue, source: &str, progress: &mut dyn FnMut(u64)) -> Aftermath {
     let finished = run::finish(queue, &environment::launcher(), source, progress);
+    let mut warnings = Vec::new();
     if let Some(e) = finished.log_behind {
         let advice = match e {
             Error::LogAhead(_) => "run `thread doctor --fix`",
             _ => "the next push brings the log up to date",
         };
-        output::warn(format_args!("events.jsonl is behind: {e}; the event is stored; {advice}"));
+        warnings.push(format!("events.jsonl is behind: {e}; the event is stored; {advice}"));
     }
-    match finished.waking {
+    let mut note = None;
+    let word = match finished.waking {
         Ok(Waking::Queued) => "queued",
         Ok(Waking::AlreadyQueued) => "already-queued",
         Ok(Waking::Off) => "off",
         Ok(Waking::LeftToWorkers) => "left-to-workers",
         Ok(Waking::LeftToOwner) => {
             if queue.store.subscriptions().is_ok_and(|all| !all.is_empty()) {
-                output::note("the thread is another user's, whose next push or dispatch starts the handlers");
+                note = Some("the thread is another user's, whose next push or dispatch starts the handlers");
             }
             "left-to-owner"
         }
@@ -372,13 +398,18 @@ pub fn finish(queue: &mut Queue, source: &str, progress: &mut dyn FnMut(u64)) ->
                 Dispatched::Failed(e) => Some((consumer, e)),
                 _ => None,
             });
-            let Some((consumer, e)) = failed else { return "embedded" };
-            output::warn(format_args!("'{consumer}' was not woken: {e}; the event is stored"));
-            "failed"
+            match failed {
+                None => "embedded",
+                Some((consumer, e)) => {
+                    warnings.push(format!("'{consumer}' was not woken: {e}; the event is stored"));
+                    "failed"
+                }
+            }
         }
         Err(e) => {
-            output::warn(format_args!("consumers were not woken: {e}; the event is stored"));
+            warnings.push(format!("consumers were not woken: {e}; the event is stored"));
             "failed"
         }
-    }
+    };
+    Aftermath { word, warnings, note }
 }

@@ -9,19 +9,19 @@ use crate::model::position::Position;
 
 /// Move a consumer's cursor
 ///
-/// Moves it to the beginning, to the end, to an event (the next one read is the one after it), or to a time,
+/// Moves it to the beginning, past the newest event (now), to an event (the next one read is the one after it), or to a time,
 /// also given as how long ago that is (the next one read is the first stored then or later). Prints the cursor's
 /// new position. If that leaves something pending, the consumer is woken.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  thread seek -t inbox bot earliest
+  thread seek -t inbox bot beginning
   thread seek -t inbox bot 10m
   thread seek -t inbox bot 2026-03-18T10:30:00Z")]
 pub struct Seek {
     #[command(flatten)]
     consumer: ConsumerArg,
-    /// Where to: earliest, latest, an event id, a time, or how long ago
+    /// Where to: beginning, now, an event id, a time, or how long ago
     #[arg(value_name = "TO")]
     position: Option<String>,
     /// The same, as an option

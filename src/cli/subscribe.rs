@@ -9,9 +9,7 @@ use clap::{Args, ValueHint};
 use serde_json::json;
 
 use super::consumer::one_of;
-use super::{
-    ConsumerArg, Globals, environment, event_id, limit, output, settings, wake_consumer, warn_if_clamped,
-};
+use super::{ConsumerArg, Globals, environment, limit, output, settings, wake_consumer, warn_if_clamped};
 use crate::error::Code;
 use crate::failure::{Result, WithHint, failed, usage};
 use crate::files::log::{Quoted, log};
@@ -49,7 +47,7 @@ use crate::run::control::notify_supervisors;
 #[command(after_help = "\
 Examples:
   thread subscribe -t inbox bot ./agent.sh --deliver stdin
-  thread subscribe -t inbox mailer 'python3 mail.py' --deliver ndjson
+  thread subscribe -t inbox mailer --deliver ndjson -- python3 mail.py
   thread subscribe -t inbox mailer 'sh send.sh' --deliver stdin \\
     --concurrency 8 --key source
   thread subscribe -t inbox bot 'claude -p \"$(thread guide --for handler)\"' \\
@@ -64,6 +62,10 @@ pub struct Subscribe {
     #[arg(long, value_name = "COMMAND", value_hint = ValueHint::CommandString, allow_hyphen_values = true,
           hide = true)]
     handler: Option<String>,
+    /// The handler as separate words, which sh takes literally
+    #[arg(value_name = "WORD", last = true, conflicts_with_all = ["command", "handler", "no_handler"],
+          value_hint = ValueHint::CommandWithArguments)]
+    words: Vec<String>,
     /// The consumer is never started, and pops for itself
     ///
     /// With --concurrency, several programs share it: each takes events with `thread pop --claim`.
@@ -135,10 +137,11 @@ pub struct Subscribe {
     /// Then their stdin is closed, so that they end; the next event starts them again.
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     idle: Option<Duration>,
-    /// Where to begin: all, new or an id [default: its cursor]
+    /// Where to begin: beginning, now, an event id, a time, or how long ago [default: its cursor]
     ///
-    /// The cursor is where it was when it was subscribed before; otherwise it begins with the first event.
-    #[arg(long, value_name = "all|new|ID", value_parser = from, allow_negative_numbers = true)]
+    /// As in `thread seek`. The cursor is where it was when it was subscribed before; otherwise it begins with the first
+    /// event.
+    #[arg(long, value_name = "WHERE", value_parser = Position::parse, allow_negative_numbers = true)]
     from: Option<Position>,
     /// Change settings of an existing subscription
     ///
@@ -211,16 +214,6 @@ fn timeout(text: &str) -> std::result::Result<Timeout, String> {
 
 fn probe(text: &str) -> std::result::Result<Probe, String> {
     if text == "never" { Ok(None) } else { duration::parse_positive(text).map(Some) }
-}
-
-fn from(text: &str) -> std::result::Result<Position, String> {
-    match text {
-        "all" => Ok(Position::Event(0)),
-        "new" => Ok(Position::Latest),
-        id => {
-            event_id(id).map(Position::Event).map_err(|_| "it must be 'all', 'new' or an event id".to_owned())
-        }
-    }
 }
 
 /// Parses `KEY=VALUE` for a handler's environment.
@@ -364,6 +357,13 @@ impl Subscribe {
     fn handler(&mut self) -> Result<Option<String>> {
         if self.no_handler {
             return Ok(Some(NO_HANDLER.to_owned()));
+        }
+        if let [program, ..] = &self.words[..] {
+            if program.is_empty() {
+                return usage("the handler is empty", "give the command to start after --");
+            }
+            // Fails only for NUL, which no argument can contain.
+            return Ok(shlex::try_join(self.words.iter().map(String::as_str)).ok());
         }
         let word = self.command.take().or_else(|| self.consumer.spare_word());
         match one_of("handler", word, "--handler", self.handler.take())? {

@@ -258,22 +258,6 @@ pub fn parsed(content: &[u8]) -> Option<Cow<'_, str>> {
     (may_be && serde_json::from_str::<IgnoredAny>(text).is_ok()).then(|| strip_white_space(text))
 }
 
-/// Checks the structured forms `external:…` (five segments) and `internal:…` (three).
-///
-/// Returns the expected form if the source does not match it; such a source is stored anyway.
-pub fn source_warning(source: &str) -> Option<&'static str> {
-    let (form, segments, rest) = if let Some(rest) = source.strip_prefix("external:") {
-        ("external:<channel_type>:<channel_id>:<session_type>:<session_id>:<peer_id>", 5, rest)
-    } else if let Some(rest) = source.strip_prefix("internal:") {
-        ("internal:<session_type>:<session_id>:<agent_id>", 3, rest)
-    } else {
-        return None;
-    };
-    let fits = rest.split(':').count() == segments
-        && rest.split(':').all(|segment| !segment.is_empty() && !segment.chars().any(char::is_uppercase));
-    (!fits).then_some(form)
-}
-
 /// A stored event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {

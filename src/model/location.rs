@@ -13,7 +13,10 @@ pub struct Location(PathBuf);
 
 impl<P: AsRef<Path>> From<P> for Location {
     fn from(text: P) -> Location {
-        Location(text.as_ref().to_owned())
+        let text = text.as_ref();
+        // Two spellings, as psql has them, must not be two threads.
+        let rest = text.to_str().and_then(|text| text.strip_prefix("postgresql://"));
+        Location(rest.map_or_else(|| text.to_owned(), |rest| format!("postgres://{rest}").into()))
     }
 }
 
@@ -78,6 +81,7 @@ mod tests {
         }
         let far = Location::from("postgres://queue@db.example/agents#inbox");
         assert_eq!((far.scheme(), far.dir(), far.name().as_str()), (Some("postgres"), None, "inbox"));
+        assert_eq!(Location::from("postgresql://queue@db.example/agents#inbox"), far);
         assert_eq!(Location::from("/a/in#box").name(), "in#box");
     }
 }

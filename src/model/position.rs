@@ -8,6 +8,7 @@ use super::time::{self, Time};
 /// Where a cursor is to be moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Position {
+    /// Past the newest event.
     Latest,
     /// Past this event; 0 is the beginning.
     Event(i64),
@@ -16,7 +17,8 @@ pub enum Position {
 }
 
 impl Position {
-    /// Parses `earliest`, `latest`, an event id, a time, or a duration as the time so long ago.
+    /// Parses `beginning`, `now`, an event id, a time, or a duration as the time so long ago; also `earliest` and `all` for
+    /// the beginning, `latest` and `new` for now.
     ///
     /// # Errors
     ///
@@ -24,12 +26,12 @@ impl Position {
     pub fn parse(text: &str) -> Result<Position, String> {
         let id = || text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()));
         match text {
-            "earliest" => Some(Position::Event(0)),
-            "latest" => Some(Position::Latest),
+            "beginning" | "earliest" | "all" => Some(Position::Event(0)),
+            "now" | "latest" | "new" => Some(Position::Latest),
             _ => id().map(Position::Event).or_else(|| when(text).map(Position::Time).ok()),
         }
         .ok_or_else(|| {
-            "it must be earliest, latest, an event id, a time like 2026-03-18T10:30:00Z or 2026-03-18, or a \
+            "it must be beginning, now, an event id, a time like 2026-03-18T10:30:00Z or 2026-03-18, or a \
              duration like 90s, 1h or 2d"
                 .to_owned()
         })

@@ -287,16 +287,6 @@ fn the_options_of_a_single_push_are_ignored() {
 }
 
 #[test]
-fn odd_sources_in_a_batch_are_counted_in_one_warning() {
-    let world = World::with_thread();
-    let odd = r#"{"source":"external:x","type":"record","content":"odd"}"#;
-    let warning = world.thread(["push", "--batch"]).stdin(format!("{GOOD}\n{odd}\n{odd}\n")).warns();
-    assert!(warning.contains("2 sources") && warning.contains("line 2"), "{warning}");
-    assert_eq!(warning.lines().count(), 1);
-    assert_eq!(count(&world), 3);
-}
-
-#[test]
 fn a_large_batch_waits_in_an_unlinked_file_and_holds_no_lock() {
     let world = World::with_thread();
     let mut child = world.thread(["push", "--batch"]).spawn();

@@ -37,6 +37,7 @@ pub const NAMES: [&str; 26] = [
     "dispatch",
     "ack",
     "seek",
+    "ls",
     "info",
     "stop",
     "pause",
@@ -495,7 +496,8 @@ fn examples_fit_a_narrow_terminal_and_can_be_pasted() {
         let script = format!("f() {{\n{commands}\n}}");
         assert_eq!(world.sh(&script).quiet(), "", "{commands}");
         for line in commands.lines() {
-            let start = ["thread ", "git ", "jq "].iter().any(|word| line.trim_start().starts_with(word));
+            let start =
+                ["thread ", "git ", "jq ", "tail "].iter().any(|word| line.trim_start().starts_with(word));
             assert!(start || line.trim_start().starts_with("--"), "{line:?} belongs to no command");
         }
     }

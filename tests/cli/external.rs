@@ -125,6 +125,9 @@ fn a_location_whose_program_is_not_installed_is_refused() {
             "{command}"
         );
     }
+    let other_spelling = place.replace("postgres://", "postgresql://");
+    let error = world.sh("exec own/thread info -t \"$PLACE\"").env("PLACE", other_spelling).fails(1);
+    assert!(error.contains("install the program thread-postgres,"), "{error}");
     let run = world.sh("exec own/thread info --json").env("THREAD_DIR", place).ends_with(1);
     assert!(run.1.contains("thread-postgres"), "{run:?}");
     assert!(!world.path("postgres:").exists());

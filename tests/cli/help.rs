@@ -88,12 +88,30 @@ fn mistyped_words_suggest_the_right_ones() {
     }
 }
 
+#[test]
+fn words_of_other_tools_suggest_what_they_mean_and_not_what_looks_alike() {
+    let world = World::new();
+    for (word, meant) in [
+        ("tail", "thread peek --follow"),
+        ("replay", "thread seek <consumer> beginning"),
+        ("rename", "mv <thread> <new path>"),
+        ("consumers", "thread info"),
+        ("publish", "thread push <text>"),
+        ("queues", "thread ls"),
+        ("purge", "thread prune"),
+    ] {
+        assert_eq!(suggested(&world, &[word]), meant);
+    }
+    // In a command that has commands of its own, they mean nothing.
+    assert!(!world.thread(["dead", "tail"]).fails(2).contains("peek"));
+}
+
 /// Words known from other tools, and the commands they are aliases for.
 const ALIASES: [(&str, &str); 9] = [
     ("sub", "subscribe"),
     ("unsub", "unsubscribe"),
     ("status", "info"),
-    ("ls", "info"),
+    ("list", "ls"),
     ("kill", "stop"),
     ("cancel", "stop"),
     ("log", "logs"),

@@ -314,3 +314,66 @@ fn pretty_is_for_people() {
     let coloured = world.thread(["peek", "--pretty", "-n", "1"]).env("CLICOLOR_FORCE", "1").quiet();
     assert!(coloured.starts_with("\x1b[1m2  "), "{coloured:?}");
 }
+
+#[test]
+fn an_id_prints_that_event() {
+    let world = World::with_thread();
+    world.push("one");
+    world.push("two\n");
+    assert_eq!(world.thread(["peek", "2"]).quiet(), world.thread(["peek", "-n", "1"]).quiet());
+    assert_eq!(world.thread(["peek", "1", "--format", "content"]).quiet(), "one\n");
+    assert_eq!(world.thread(["peek", "2", "--format", "content"]).quiet(), "two\n");
+    let error = world.thread(["peek", "3"]).fails(1);
+    assert!(error.starts_with("Error: there is no event 3; the newest is 2 - "), "{error}");
+    for other in
+        [&["-n", "1"][..], &["--filter", "1"], &["--follow"], &["--since", "1h"], &["--subtype", "x"]]
+    {
+        world.thread(["peek", "1"]).args(other).fails(2);
+    }
+    world.thread(["peek", "one"]).fails(2);
+}
+
+#[test]
+fn a_subtype_is_chosen_by_its_name() {
+    let world = World::with_thread();
+    for subtype in ["it's", "other", "it's"] {
+        world.thread(["push", "--type", "record", "--subtype", subtype, "x"]).quiet();
+    }
+    world.push("without");
+    assert_eq!(peek(&world, &["--subtype", "it's"]), [1, 3]);
+    assert_eq!(peek(&world, &["--subtype", "it's", "--filter", "id > 1 OR 0", "--type", "record"]), [3]);
+    assert_eq!(peek(&world, &["--subtype", ""]), [0; 0]);
+}
+
+#[test]
+fn each_format_is_also_an_option() {
+    let world = World::with_thread();
+    world.push("{\"a\":1}");
+    let peek = |options: &[&str]| world.thread(["peek"]).args(options).quiet();
+    assert_eq!(peek(&["--format", "json"]), peek(&[]));
+    assert_eq!(peek(&["--format", "parsed"]), peek(&["--parse"]));
+    assert_eq!(peek(&["--format", "pretty"]), peek(&["--pretty"]));
+    assert_eq!(peek(&["--format", "content"]), "{\"a\":1}\n");
+    for twice in
+        [&["--format", "json", "--pretty"][..], &["--parse", "--pretty"], &["--json", "--format", "content"]]
+    {
+        assert_eq!(world.thread(["peek"]).args(twice).output().status.code(), Some(2), "{twice:?}");
+    }
+}
+
+#[test]
+fn content_on_a_terminal_cannot_move_the_cursor() {
+    let world = World::with_thread();
+    world.thread(["push", "\u{1b}[2Jé\u{9b}"]).quiet();
+    assert_eq!(world.thread(["peek", "--format", "content"]).quiet(), "\u{1b}[2Jé\u{9b}\n");
+    let Some(run) = world.terminal(80, "thread peek --format content") else { return };
+    assert_eq!(run.quiet(), "\\x1b[2Jé\\xc2\\x9b\n");
+}
+
+#[test]
+fn since_takes_every_position() {
+    let world = a_dozen();
+    assert_eq!(peek(&world, &["--since", "beginning"]).len(), 12);
+    assert_eq!(peek(&world, &["--since", "now"]), [0; 0]);
+    assert_eq!(peek(&world, &["--since", "10"]), [11, 12]);
+}

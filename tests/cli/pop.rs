@@ -166,9 +166,11 @@ fn only_a_change_of_the_cursor_is_recorded() {
 }
 
 #[test]
-fn pop_needs_to_know_where_to_begin() {
+fn pop_alone_continues_at_the_cursor() {
     let world = world();
-    world.thread(["pop", "--consumer", "bot"]).fails(2);
+    let resumed = world.thread(["pop", "--consumer", "bot", "--resume"]).quiet();
+    assert_eq!(world.thread(["pop", "bot"]).quiet(), resumed);
+    assert!(!resumed.is_empty());
     world.thread(["pop", "--consumer", "bot", "--resume", "--last-event-id", "1"]).fails(2);
     assert_eq!(progress_rows(&world), 0);
 }

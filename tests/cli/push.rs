@@ -1,4 +1,5 @@
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 use serde_json::Value;
@@ -159,31 +160,45 @@ fn values_may_begin_with_a_hyphen() {
 }
 
 #[test]
-fn a_structured_source_that_does_not_fit_is_stored_with_a_warning() {
+fn any_source_is_stored_without_a_word() {
     let world = World::with_thread();
-    let push =
-        |source: &str| world.thread(["push", "--source", source, "--type", "message", "--content", "x"]);
-    for odd in [
-        "external:telegram",
-        "external:a:b:c:d:e:f",
-        "external:a:b::d:e",
-        "internal:dm:Default:bot",
-        "internal:",
-    ] {
-        let warning = push(odd).warns();
-        assert!(warning.contains(odd) && warning.contains("stored"), "{warning}");
-        assert_eq!(warning.lines().count(), 1);
+    for source in ["external:webhook:shop", "internal:", "anything at all: yes"] {
+        world.thread(["push", "--source", source, "x"]).quiet();
     }
-    for fine in [
-        "self",
-        "anything at all: yes",
-        "externally",
-        "external:telegram:tg-main:group:grp-123/topic-456:alice",
-        "internal:dm:default:warden",
-    ] {
-        push(fine).quiet();
+    let odd = r#"{"source":"external:x","content":"odd"}"#;
+    assert_eq!(world.thread(["push", "--batch"]).stdin(odd).quiet(), "1\n");
+}
+
+#[test]
+fn without_content_it_is_read_from_a_pipe_or_a_file() {
+    let world = World::with_thread();
+    let content = || world.thread(["peek", "-n", "1", "--format", "content"]).quiet();
+    world.thread(["push"]).stdin("piped\n").quiet();
+    assert_eq!(content(), "piped\n");
+    world.write("file", "from a file");
+    world.sh("thread push --type record <file").quiet();
+    assert_eq!(content(), "from a file\n");
+    world.thread(["push", "given"]).stdin("not read").quiet();
+    assert_eq!(content(), "given\n");
+    // A pipe in which nothing comes, and what is no pipe, are no content.
+    for nothing in ["true | thread push", "thread push </dev/null", "thread push <&-"] {
+        let error = world.sh(nothing).fails(2);
+        assert!(error.starts_with("Error: the event has no content - "), "{nothing}: {error}");
     }
-    assert_eq!(world.query("SELECT count(*) FROM events"), 10);
+    // An empty event must be asked for.
+    world.sh("true | thread push -").quiet();
+    assert_eq!(content(), "\n");
+}
+
+#[test]
+fn a_note_says_that_content_is_awaited() {
+    let world = World::with_thread();
+    let mut child = world.thread(["push"]).spawn();
+    let stdin = child.stdin.take().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert_eq!(said.next().unwrap().unwrap(), "Note: waiting for stdin, which is to be the event's content");
+    drop(stdin);
+    assert_eq!(child.wait().unwrap().code(), Some(2));
 }
 
 #[test]

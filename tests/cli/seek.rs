@@ -24,7 +24,8 @@ fn next(world: &World) -> Vec<i64> {
 #[test]
 fn seek_moves_the_cursor_and_prints_its_position() {
     let world = world();
-    for (to, stands) in [("latest", 5), ("earliest", 0), ("3", 3), ("0", 0), ("5", 5)] {
+    let words = [("now", 5), ("beginning", 0), ("latest", 5), ("earliest", 0), ("new", 5), ("all", 0)];
+    for (to, stands) in words.into_iter().chain([("3", 3), ("0", 0), ("5", 5)]) {
         assert_eq!(seek(&world, to), format!("{stands}\n"));
         assert_eq!(world.consumer("bot")["last_acked_id"], stands);
         assert!(next(&world).into_iter().eq(stands + 1..=5));
@@ -98,7 +99,7 @@ fn latest_on_an_empty_thread_is_the_beginning() {
 fn an_invalid_position_is_exit_2_and_moves_nothing() {
     let world = world();
     seek(&world, "3");
-    for to in ["", "-1", "1.5", "now", "Earliest", "2026-03-18 10:30", "10x", "10:30", "2026-13-01T00:00:00Z"]
+    for to in ["", "-1", "1.5", "Now", "Earliest", "2026-03-18 10:30", "10x", "10:30", "2026-13-01T00:00:00Z"]
     {
         let error = world.off(["seek", "--consumer", "bot", "--to", to]).fails(2);
         assert!(error.contains("--to"), "{error}");

@@ -359,3 +359,29 @@ fn malformed_limits_on_dead_letters_are_refused() {
         assert!(error.contains("--stall-after") && error.contains("or never"), "{error}");
     }
 }
+
+#[test]
+fn words_after_two_hyphens_are_the_handler_and_reach_it_as_they_are() {
+    let world = World::with_thread();
+    world.script("show", "printf '<%s>' \"$@\" >>got; cat >/dev/null");
+    let words = ["subscribe", "bot", "--deliver", "stdin", "--", "./show", "it's", "a $b", "", "--flag", "*"];
+    assert_eq!(world.thread(words).quiet(), "bot\n");
+    world.push("x");
+    world.wait_until("the handler", || world.read("got") == "<it's><a $b><><--flag><*>");
+    // A single word is one word, too.
+    world.thread(["unsubscribe", "bot"]).quiet();
+    world.thread(["subscribe", "bot", "--deliver", "stdin", "--json", "--", "./show me"]).quiet();
+    assert_eq!(world.consumer("bot")["handler_cmd"], "'./show me'");
+    // $THREAD_CONSUMER names the consumer.
+    world.off(["subscribe", "--replace", "--", "true", "x"]).env("THREAD_CONSUMER", "bot").ok();
+    assert_eq!(world.consumer("bot")["handler_cmd"], "true x");
+    for wrong in [
+        &["c", "true", "--", "x"][..],
+        &["c", "--handler", "true", "--", "x"],
+        &["c", "--no-handler", "--", "x"],
+    ] {
+        assert_eq!(world.thread(["subscribe"]).args(wrong).output().status.code(), Some(2), "{wrong:?}");
+    }
+    assert!(world.thread(["subscribe", "c", "--", ""]).fails(2).contains("the handler is empty"));
+    assert!(world.thread(["subscribe", "c", "--"]).fails(2).contains("no handler given"));
+}

@@ -15,7 +15,7 @@ fn malformed_values_are_refused_and_nothing_is_subscribed() {
         ("--max-attempts", &["0", "-1", "1.5", "x", "", "4294967296"]),
         ("--backoff", &["", ",", "1s,", "-1s", "1.5s", "1 s", "1s;2s", "forever"]),
         ("--timeout", &["", "0s", "0ms", "0", "-1s", "1y", "99999999d"]),
-        ("--from", &["", "All", "-1", "1.5", "12abc", "99999999999999999999", "2026-01-01"]),
+        ("--from", &["", "All", "-1", "1.5", "12abc", "99999999999999999999", "2026-13-01"]),
     ] {
         for value in values {
             let error = world.thread(subscribe(&[&format!("{option}={value}")])).fails(2);
@@ -64,6 +64,10 @@ fn from_sets_the_cursor() {
     assert_eq!(off(&[]), 3, "stored progress goes on");
     assert_eq!(off(&["--from", "all"]), 0);
     assert_eq!(off(&["--from", "new"]), 5);
+    assert_eq!(off(&["--from", "now"]), 5);
+    assert_eq!(off(&["--from", "beginning"]), 0);
+    assert_eq!(off(&["--from", "1h"]), 0);
+    assert_eq!(off(&["--from", "2099-01-01"]), 5);
     assert_eq!(off(&["--from", "0"]), 0);
     assert_eq!(cursor_after(&["--from", "new"]), 5);
     let warning = world.thread(subscribe(&["--from", "9"])).warns();

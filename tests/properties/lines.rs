@@ -1,7 +1,7 @@
-//! Messages for invalid lines of a batch, and for sources that do not match their form.
+//! Messages for invalid lines of a batch.
 
 use thread::NewEvent;
-use thread::model::event::{Defaults, source_warning};
+use thread::model::event::Defaults;
 
 const NO_DEFAULTS: Defaults = Defaults { source: None, kind: None, subtype: None };
 
@@ -23,20 +23,4 @@ fn every_kind_of_bad_line_says_what_is_wrong() {
     assert_eq!(invalid(r#"{"source":"","type":"record","content":"c"}"#), "has an empty source");
     assert!(invalid("{\"source\":\"a\\nb\",\"type\":\"record\",\"content\":\"c\"}").contains("control"));
     assert!(invalid(r#"{"source":"a","source":"b","type":"record","content":"c"}"#).contains("duplicate"));
-}
-
-#[test]
-fn structured_sources_are_checked_against_their_form() {
-    for fine in [
-        "external:telegram:tg-main:group:grp-123/topic-456:alice",
-        "internal:dm:default:warden",
-        "self",
-        "Anything: else",
-        "external",
-    ] {
-        assert_eq!(source_warning(fine), None, "{fine}");
-    }
-    for odd in ["external:a:b", "internal:dm:default:Warden", "internal:dm::x", "internal:a:b:c:d"] {
-        assert!(source_warning(odd).is_some(), "{odd}");
-    }
 }

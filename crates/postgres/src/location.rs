@@ -172,6 +172,7 @@ mod tests {
         assert_eq!((schema.as_str(), thread.as_str()), ("other", "in box"));
         assert_eq!((settings.host, settings.port), (vec!["db.example".into()], vec!["5433".into()]));
         assert_eq!((settings.user.as_str(), settings.dbname.as_str()), ("queue", "agents"));
+        assert_eq!(target("postgresql://h/d#x").unwrap().location, Location::from("postgres://h/d#x"));
         let several = target("postgres://u@[::1]:1,b,c:3/d#x").unwrap().settings;
         assert_eq!(
             (several.host, several.port),

@@ -11,6 +11,7 @@ use crate::error::Code;
 use crate::failure::{Result, failed};
 use crate::maintenance::report::{ConsumerState, ConsumerStatus, HOLDS_RETENTION, Report};
 use crate::model::duration;
+use crate::model::location::Location;
 use crate::model::time::Time;
 use crate::pending::{self, Counted};
 use crate::queue::Queue;
@@ -22,7 +23,7 @@ const UNATTENDED: Duration = Duration::from_secs(60);
 /// Numbers of pending events are exact up to this one.
 const COUNTED: u64 = 10_000;
 
-#[derive(Args)]
+#[derive(Args, Default)]
 pub struct CheckArgs {
     /// Print only a line for each consumer that needs attention; exit 1 if there is one
     ///
@@ -60,7 +61,7 @@ fn rate(text: &str) -> std::result::Result<Rate, String> {
 }
 
 /// A reason why a consumer needs attention: a word for programs, and details.
-type Problem = (&'static str, String);
+pub type Problem = (&'static str, String);
 
 impl CheckArgs {
     /// How many pending events have to be counted.
@@ -68,37 +69,46 @@ impl CheckArgs {
         self.max_pending.map_or(COUNTED, |most| most.saturating_add(1).max(COUNTED))
     }
 
-    /// Prints the consumers that need attention, and fails if there are any.
-    pub fn run(&self, queue: &mut Queue, report: &Report, as_json: bool) -> Result<()> {
+    /// Prints the consumers that need attention, with the thread's `name` if that is given. Returns how many there are.
+    pub fn print(
+        &self,
+        queue: &mut Queue,
+        report: &Report,
+        name: Option<&Location>,
+        as_json: bool,
+    ) -> Result<usize> {
+        let label = name.map(|name| format!("{}: ", plain(&name.to_string()))).unwrap_or_default();
         let (mut values, mut lines) = (Vec::new(), String::new());
         for consumer in &report.subscriptions {
             let problems = self.problems(queue, consumer, report.now)?;
             if problems.is_empty() {
                 continue;
             }
-            let name = consumer.subscription.consumer.as_str();
+            let consumer_id = consumer.subscription.consumer.as_str();
             let described = problems.iter().map(|(word, about)| match about.as_str() {
                 "" => (*word).to_owned(),
                 about => format!("{word} ({about})"),
             });
             let described = described.collect::<Vec<_>>().join(", ");
-            lines.push_str(&format!("{}: {}\n", plain(name), plain(&described)));
+            lines.push_str(&format!("{label}{}: {}\n", plain(consumer_id), plain(&described)));
             let problems = problems.iter().map(|(word, about)| json!({ "check": word, "problem": about }));
-            values.push(json!({ "consumer_id": name, "problems": problems.collect::<Vec<_>>() }));
+            values.push(json!({ "consumer_id": consumer_id, "problems": problems.collect::<Vec<_>>() }));
         }
-        match as_json {
-            true => output::line(json!({ "healthy": values.is_empty(), "consumers": values }))?,
-            false => output::bytes(lines.as_bytes()).map(drop)?,
+        let needing = values.len();
+        if as_json {
+            let mut facts = json!({ "healthy": values.is_empty(), "consumers": values });
+            if let Some(name) = name {
+                facts["thread"] = name.to_string().into();
+            }
+            output::line(facts)?;
+        } else {
+            output::bytes(lines.as_bytes())?;
         }
-        let what = match values.len() {
-            0 => return Ok(()),
-            1 => "1 consumer needs attention".to_owned(),
-            n => format!("{n} consumers need attention"),
-        };
-        failed(Code::Unhealthy, what, "see `thread info` and `thread logs`")
+        Ok(needing)
     }
 
-    fn problems(&self, queue: &mut Queue, consumer: &ConsumerStatus, now: Time) -> Result<Vec<Problem>> {
+    /// Why a consumer needs attention.
+    pub fn problems(&self, queue: &mut Queue, consumer: &ConsumerStatus, now: Time) -> Result<Vec<Problem>> {
         let s = &consumer.subscription;
         let mut problems = Vec::new();
         let mut report = |word, about: String| problems.push((word, about));
@@ -161,6 +171,16 @@ impl CheckArgs {
         }
         Ok(problems)
     }
+}
+
+/// Fails if so many consumers need attention, unless that is none.
+pub fn result(needing: usize) -> Result<()> {
+    let what = match needing {
+        0 => return Ok(()),
+        1 => "1 consumer needs attention".to_owned(),
+        n => format!("{n} consumers need attention"),
+    };
+    failed(Code::Unhealthy, what, "see `thread info` and `thread logs`")
 }
 
 fn events(count: u64) -> String {

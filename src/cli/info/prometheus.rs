@@ -12,9 +12,18 @@ use crate::maintenance::report::{ConsumerState, ConsumerStatus, Report};
 use crate::model::run::Exit;
 use crate::model::subscription::Subscription;
 
-/// The metrics of one thread.
-pub fn render(report: &Report) -> String {
-    let mut page = Page { text: String::new(), thread: label("thread", &report.thread) };
+/// The metrics of threads.
+pub fn render(reports: &[Report]) -> String {
+    let mut page = Page::default();
+    for report in reports {
+        page.thread = label("thread", &report.thread);
+        add(&mut page, report);
+    }
+    page.families.into_iter().map(|(_, family)| family).collect()
+}
+
+/// Adds the metrics of one thread.
+fn add(page: &mut Page, report: &Report) {
     let mut one = |name, help, value| page.metric(name, help, [(String::new(), value)]);
     one("events", "Events stored.", report.event_count as f64);
     one("events_pushed_total", "Events ever stored, counted by id.", report.last_event_id as f64);
@@ -81,16 +90,18 @@ pub fn render(report: &Report) -> String {
     });
     let help = "Exit code of the last run: 128 plus the number of a signal, 124 for a timeout.";
     each("last_run_exit_code", help, &|_, s| s.state.last_exit.and_then(Exit::code).map(f64::from));
-    page.text
 }
 
+#[derive(Default)]
 struct Page {
-    text: String,
+    /// Each metric with its samples, which must be together.
+    families: Vec<(String, String)>,
+    /// The label of the thread whose samples are added.
     thread: String,
 }
 
 impl Page {
-    /// Appends a metric with its samples, each the labels after `thread` and a value. Nothing if there are
+    /// Adds samples of a metric, each the labels after `thread` and a value. Nothing if there are
     /// no samples.
     fn metric(&mut self, name: &str, help: &str, samples: impl IntoIterator<Item = (String, f64)>) {
         let mut samples = samples.into_iter().peekable();
@@ -98,10 +109,14 @@ impl Page {
             return;
         }
         let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
-        // Writing to a String cannot fail.
-        _ = write!(self.text, "# HELP thread_{name} {help}\n# TYPE thread_{name} {kind}\n");
+        let at = self.families.iter().position(|(known, _)| known == name).unwrap_or_else(|| {
+            let head = format!("# HELP thread_{name} {help}\n# TYPE thread_{name} {kind}\n");
+            self.families.push((name.to_owned(), head));
+            self.families.len() - 1
+        });
         for (labels, value) in samples {
-            _ = writeln!(self.text, "thread_{name}{{{}{labels}}} {value}", self.thread);
+            // Writing to a String cannot fail.
+            _ = writeln!(self.families[at].1, "thread_{name}{{{}{labels}}} {value}", self.thread);
         }
     }
 }

@@ -3,7 +3,6 @@
 //! Threads come first, each as it was at one moment, and then the other files: what a thread refers to was there
 //! before it. Files that disappear in the meantime are left out.
 
-use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
@@ -12,6 +11,7 @@ use std::path::{Path, PathBuf};
 use super::{copy_to, delete_abandoned, draft_beside, put_in_place, refuse_inside, refuse_occupied};
 use crate::error::{DatabaseErrorKind, Error, IoContext, Result};
 use crate::files::{self, DB};
+use crate::maintenance::below::entries;
 use crate::queue::Queue;
 
 /// A completed backup of a root.
@@ -148,19 +148,4 @@ fn is_full(error: &Error) -> bool {
         }
         _ => false,
     }
-}
-
-/// The entries of a directory, without following links. None if it has disappeared.
-fn entries(dir: &Path, is_root: bool) -> Result<Vec<(OsString, Metadata)>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(dir).if_there().at("list", dir)?.into_iter().flatten() {
-        let entry = entry.at("list", dir)?;
-        // A name under which a thread is being made or removed.
-        if is_root && entry.file_name().as_encoded_bytes().starts_with(b".") {
-            continue;
-        }
-        let about = entry.metadata().if_there().at("look at", &entry.path())?;
-        found.extend(about.map(|about| (entry.file_name(), about)));
-    }
-    Ok(found)
 }

@@ -265,14 +265,4 @@ mod tests {
         assert!(ids.iter().all(|id| id.len() == 16), "{ids:?}");
         assert_eq!(short(session.made_from("key")), short(session.made_from("key")));
     }
-
-    #[test]
-    fn any_client_makes_a_source_of_the_right_form() {
-        for (client, client_type) in [("Ada:1", "Web UI"), ("", ""), ("ß\n", "x"), (&*"a".repeat(500), "cli")]
-        {
-            let author = Author { client: client.into(), client_type: client_type.into() };
-            let source = author.source(SessionId::random());
-            assert_eq!(thread::model::event::source_warning(&source), None, "{source}");
-        }
-    }
 }

@@ -9,6 +9,7 @@ mod follow;
 mod guards;
 mod kept;
 mod kills;
+mod ls;
 mod machine;
 mod machines;
 mod pooler;

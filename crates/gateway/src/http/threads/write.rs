@@ -214,7 +214,7 @@ pub struct SeekBody {
 pub enum To {
     /// Past this event; 0 is the beginning.
     Event(u64),
-    /// `earliest`, `latest`, an event's id, a time, or how long ago that was: `10m`.
+    /// `beginning`, `now`, an event's id, a time, or how long ago that was: `10m`.
     Word(String),
 }
 
