@@ -36,6 +36,7 @@ pub mod wake;
 pub mod worker;
 
 pub use dispatch::dispatch;
+#[cfg(feature = "cli")]
 pub(crate) use handler::reap;
 pub use launcher::{Launcher, WakeBy};
 pub use push::{Finished, finish, push};

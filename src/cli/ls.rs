@@ -37,7 +37,6 @@ const BUSY_LIMIT: Duration = Duration::from_millis(50);
 Examples:
   thread ls
   thread ls ~/agents
-  thread ls postgres://queue@db.example/agents
   thread ls --json ~/agents | jq -r .thread")]
 pub struct Ls {
     /// Below which directory, or in which database [default: this directory]

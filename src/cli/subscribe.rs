@@ -16,6 +16,7 @@ use crate::files::log::{Quoted, log};
 use crate::files::{self, Files};
 use crate::maintenance::report;
 use crate::model::duration;
+use crate::model::event::{NewEvent, Type};
 use crate::model::filter::{Filter, FilterError, Scope};
 use crate::model::position::Position;
 use crate::model::run::{Deliver, Options, UNLIMITED};
@@ -310,7 +311,9 @@ impl Subscribe {
         }
         let filter = self.filter.take().or_else(|| before.as_ref()?.filter.clone());
         let filter = filter.filter(|text| !text.trim().is_empty());
-        Filter::new(filter.as_deref().unwrap_or_default(), Scope::Subscription)?;
+        if let Some(filter) = Filter::new(filter.as_deref().unwrap_or_default(), Scope::Subscription)? {
+            note_failures(&filter);
+        }
         let from = self.from.map(|from| queue.id_at(from)).transpose()?;
         let new = NewSubscription {
             consumer: consumer.clone(),
@@ -383,6 +386,20 @@ fn check_key(text: &str) -> Result<()> {
         ),
         Err(e) => Err(crate::error::Error::from(e).into()),
         Ok(_) => Ok(()),
+    }
+}
+
+/// Notes that a filter fails on events that are likely to come: one with text, and one with JSON.
+fn note_failures(filter: &Filter) {
+    let event = |content| NewEvent::new("self", Type::Message.as_str(), None, content);
+    let failure = ["words", "{}"].into_iter().find_map(|content| {
+        let event = event(content).ok()?;
+        filter.matches(&event.row(1, "2026-03-18T10:30:00.123Z")).err()
+    });
+    if let Some(failure) = failure {
+        output::note(format_args!(
+            "the filter can fail, and an event on which it fails does not match: {failure}"
+        ));
     }
 }
 

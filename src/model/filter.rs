@@ -17,8 +17,10 @@ use rusqlite::{Connection, Error, ErrorCode};
 use super::event::Row;
 
 mod authorizer;
+mod lenient;
 mod scratch;
 
+pub(crate) use self::lenient::is_not_json;
 pub(crate) use self::scratch::text_or_blob;
 
 /// Maximum length of a filter's text, in bytes.
@@ -134,7 +136,7 @@ impl Filter {
         scratch::value(self, row).map_err(|e| EvalError(message(&e)))
     }
 
-    /// Whether an event matches.
+    /// Whether an event matches. A JSON function of text that is not JSON is NULL.
     ///
     /// # Errors
     ///
@@ -250,11 +252,50 @@ mod tests {
         assert_eq!(matches("id = '7' AND type = 'message'", &event("")), Ok(true));
         assert_eq!(matches("content ->> '$.n' > 1", &event(r#"{"n":2}"#)), Ok(true));
         assert_eq!(matches("content ->> '$.n' > 1", &event("{}")), Ok(false));
-        assert!(matches("content ->> '$.n' > 1", &event("not JSON")).is_err());
+        assert!(
+            matches("json_extract(content, 'n') > 1", &event("{}")).unwrap_err().0.contains("bad JSON path")
+        );
         assert_eq!(matches("json_valid(content) AND content ->> '$.n' > 1", &event("x")), Ok(false));
         let large = event(&"x".repeat(MAX_VALUE as usize + 1));
         assert_eq!(matches("type = 'message'", &large), Ok(true));
         assert!(matches("content LIKE 'y%'", &large).unwrap_err().0.contains("too big"));
+    }
+
+    #[test]
+    fn what_is_not_json_gives_null() {
+        let matches = |text: &str, content: &str| {
+            let metadata = Some(r#"{"a":{"b":[1]}}"#.to_owned());
+            let event = Event { metadata, ..event(content) };
+            Filter::new(text, Scope::Subscription).unwrap().unwrap().matches(&event.row())
+        };
+        for text in [
+            "content ->> '$.n' = 1",
+            "json_extract(content, '$.n', '$.m') = '[1,2]'",
+            "content -> '$.n' ->> '$.m' = 1",
+            "json_type(content) = 'object' OR json_type(content, '$.n') = 'integer'",
+            "json_array_length(content) = 0 OR json_array_length(content, '$.n') = 1",
+            "json(content) = '{}'",
+            "NOT content ->> '$.n' = 1",
+        ] {
+            for content in ["", "words", "{\"n\":", "{\"n\":1"] {
+                assert_eq!(matches(text, content), Ok(false), "{text}: {content}");
+            }
+        }
+        for text in [
+            "content ->> '$.n' IS NULL",
+            "content ->> '$.n' = 1 OR content LIKE 'wo%'",
+            "content LIKE 'wo%' OR content ->> '$.n' = 1",
+            // What is JSON in the same event is read as ever.
+            "content ->> 'n' IS NULL AND metadata ->> '$.a.b[0]' = 1 AND json_type(metadata, '$.a') = 'object'",
+            "content ->> 'n' IS NULL AND metadata -> 'a' = '{\"b\":[1]}' AND json_quote(metadata -> 'a') = '{\"b\":[1]}'",
+            "content ->> 'n' IS NULL AND json_array_length(metadata, '$.a.b') = 1",
+        ] {
+            assert_eq!(matches(text, "words"), Ok(true), "{text}");
+        }
+        // Other failures are failures as before.
+        assert!(matches("content ->> 'n' IS NULL AND json_extract(metadata, 'n') = 1", "words").is_err());
+        let key = Filter::new_key("content ->> 'n'").unwrap().unwrap();
+        assert_eq!(key.value(&event("words").row()), Ok(None));
     }
 
     #[test]

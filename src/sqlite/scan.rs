@@ -1,14 +1,16 @@
 //! Evaluates a filter on stored events.
 //!
 //! One statement steps through the events and returns for each whether it matches. If the filter fails on an
-//! event, the statement ends; the event does not match, and the next statement begins after it.
+//! event, the statement ends, and the next one begins after it. The event does not match, unless the filter failed
+//! because a text is not JSON: then it is evaluated again, with functions that give NULL for that.
 
 use std::ops::ControlFlow;
 use std::time::Instant;
 
+use rusqlite::limits::Limit;
 use rusqlite::{Connection, ErrorCode, Statement, params};
 
-use super::first_after;
+use super::{events, first_after};
 use crate::model::filter::{self, Filter};
 use crate::store::{FilterFailure, Scan, ScanRange};
 
@@ -52,7 +54,11 @@ fn scan_steps(conn: &Connection, filter: &Filter, range: ScanRange, scan: &mut S
             Ok(ControlFlow::Break(())) => return Ok(()),
             Err(e) if filter::is_eval_error(&e) => {
                 let Some(id) = first_after(conn, scan.upto)? else { return Err(e) };
-                scan.failures.push(FilterFailure { id, message: filter::message(&e) });
+                match evaluate_again(conn, filter, id, &e)? {
+                    Ok(true) => scan.ids.push(id),
+                    Ok(false) => {}
+                    Err(message) => scan.failures.push(FilterFailure { id, message }),
+                }
                 scan.upto = id;
                 if range.until.is_some_and(|until| Instant::now() >= until) {
                     return Ok(());
@@ -67,6 +73,28 @@ fn scan_steps(conn: &Connection, filter: &Filter, range: ScanRange, scan: &mut S
         }
     }
     Ok(())
+}
+
+/// The filter's result for an event on which it failed with `error`, or the message of the failure. It has a result if
+/// it failed because a text is not JSON.
+fn evaluate_again(
+    conn: &Connection,
+    filter: &Filter,
+    id: i64,
+    error: &rusqlite::Error,
+) -> rusqlite::Result<Result<bool, String>> {
+    if !filter::is_not_json(error) {
+        return Ok(Err(filter::message(error)));
+    }
+    // The limits do not apply to reading the event.
+    conn.set_limit(Limit::SQLITE_LIMIT_LENGTH, i32::MAX)?;
+    let mut result = Ok(false);
+    let read = events::read(conn, (id.saturating_sub(1), id), 1, u64::MAX, &mut |capped| {
+        result = filter.matches(&capped.row).map_err(|e| e.0);
+        ControlFlow::Break(())
+    });
+    filter.set_limits(conn)?;
+    read.map(|()| result)
 }
 
 /// Evaluates the events up to `end`. Breaks on enough matches or at the deadline.

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::time::{Duration, Instant};
 
-use thread_testkit::{PATIENCE, World};
+use thread_testkit::{PATIENCE, World, ids, wait_until};
 
 /// Maximum processor time of any of these. Wall-clock time would depend on other processes.
 const LONG: Duration = Duration::from_secs(20);
@@ -369,5 +369,45 @@ fn an_error_in_a_filter_is_about_the_text_that_was_given() {
         let error = world.thread(["peek", "--filter", filter]).fails(2);
         let expected = format!("Error: the filter does not compile: {says} - ");
         assert!(error.starts_with(&expected), "{filter}: {error}");
+    }
+}
+
+#[test]
+fn what_is_no_json_gives_null_in_every_way_of_reading() {
+    let world = World::with_thread();
+    let order = "content ->> '$.event' = 'order'";
+    world.subscribe("orders", "cat >>got", &["--deliver", "stdin", "--filter", order]);
+    for content in ["words", "{\"event\":\"order\"}", "{\"event\":", "{\"event\":\"other\"}"] {
+        world.push(content);
+    }
+    wait_until("the order", || ids(&world.read("got")) == [2]);
+    world.wait_until_quiet();
+    let consumer = world.consumer("orders");
+    assert_eq!((&consumer["filter_errors"], &consumer["pending"]), (&0.into(), &0.into()));
+    assert!(world.log().iter().all(|line| !line.contains("filter:")), "{:?}", world.log());
+    let matching =
+        |filter: &str| ids(&world.thread(["peek", "--since", "beginning", "--filter", filter]).quiet());
+    assert_eq!(matching(order), [2]);
+    assert_eq!(matching("content ->> '$.event' IS NULL"), [1, 3]);
+    assert_eq!(matching("content ->> '$.event' = 'order' OR content LIKE 'w%'"), [1, 2]);
+    assert_eq!(matching("json_type(content) IS NULL OR content -> '$.event' = '\"other\"'"), [1, 3, 4]);
+    assert_eq!(ids(&world.thread(["pop", "orders", "--last-event-id", "0"]).quiet()), [2]);
+}
+
+#[test]
+fn a_filter_that_can_fail_is_noted_when_it_is_subscribed() {
+    let world = World::with_thread();
+    let note = |filter: &str| {
+        world.off(["subscribe", "c", "--replace", "--no-handler", "--filter", filter]).ends_with(0).1
+    };
+    assert_eq!(note("content ->> '$.event' = 'order'"), "");
+    for (filter, why) in [
+        ("json_extract(content, 'event') = 'order'", "bad JSON path: 'event'"),
+        ("json_extract('{}', content) = 1", "bad JSON path: 'words'"),
+        ("abs(-9223372036854775807 - id) > 0", "integer overflow"),
+    ] {
+        let said = note(filter);
+        let begins = "Note: the filter can fail, and an event on which it fails does not match: ";
+        assert!(said.lines().any(|line| line.starts_with(begins) && line.contains(why)), "{filter}: {said}");
     }
 }

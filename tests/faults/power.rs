@@ -363,7 +363,7 @@ fn a_wal_that_another_command_began_survives_a_power_cut_at_any_moment() {
     if strace().is_none() {
         return;
     }
-    let subscribe = "thread subscribe bot true --deliver wake --filter \"content ->> 'n' = 1\"";
+    let subscribe = "thread subscribe bot true --deliver wake --filter \"json_extract('{}', content) = 1\"";
     for (name, begin) in [("a subscription", subscribe), ("a look at a filter that fails", "thread info")] {
         let world = World::with_thread();
         if begin != subscribe {

@@ -314,7 +314,7 @@ fn what_other_programs_stored_cannot_forge_or_colour_the_log_or_info() {
     let handler = format!("printf '%s' ran >>ran\n: '{}'", EVIL.replace('\0', ""));
     db.execute(add, (name("runs"), &handler, None::<&str>)).unwrap();
     db.execute(add, (name("bad"), EVIL, EVIL)).unwrap();
-    let fails = format!("json_extract(content, '$.x') = 1 OR source = '{}'", EVIL.replace('\0', ""));
+    let fails = format!("json_extract('{{}}', content) = 1 OR source = '{}'", EVIL.replace('\0', ""));
     db.execute(add, (name("fails"), "true", &fails)).unwrap();
     db.execute(add, (name("stalled"), name("stalled"), None::<&str>)).unwrap();
     let stall = "UPDATE consumers SET cwd = ?1, run = json_object('phase', 'stalled', 'reason', ?1) WHERE consumer_id = ?1";

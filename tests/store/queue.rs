@@ -85,7 +85,7 @@ fn the_newest_matching_events_are_found_from_the_end() {
         let found = until(range, most);
         assert_eq!((&found.ids[..], found.from, found.is_cut_off), (ids, from, false), "{range:?}");
     }
-    let fails = filter("content = '0' OR json_extract('x' || content, '$') = 1");
+    let fails = filter("content = '0' OR json_extract('{}', 'x' || content) = 1");
     let found = queue.newest_matching_until(fails.as_ref(), (9990, 10_000), 9, later).unwrap();
     assert_eq!((found.ids, found.failures, found.failure.unwrap().id), (vec![9996], 9, 10_000));
     for count in [1, 2, 200, expected.len()] {

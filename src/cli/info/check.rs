@@ -154,14 +154,13 @@ impl CheckArgs {
         }
         if s.filter_errors > 0 {
             let (failed, last) = (events(s.filter_errors.unsigned_abs()), s.filter_error_id);
-            let of_filter = "guard it, as in json_valid(content) AND …";
-            let of_key = "guard it, as in CASE WHEN json_valid(content) THEN … END";
-            let (what, guard) = match (s.filter_text(), &s.options.key) {
-                (None, Some(_)) => ("the key", of_key),
-                (Some(_), Some(_)) => ("it or the key", of_filter),
-                (_, None) => ("it", of_filter),
+            let what = match (s.filter_text(), &s.options.key) {
+                (None, Some(_)) => "the key",
+                (Some(_), Some(_)) => "it or the key",
+                (_, None) => "it",
             };
-            report("filter", format!("{what} failed on {failed}, the last of them {last}; {guard}"));
+            let details = format!("{what} failed on {failed}, the last of them {last}; thread.log says why");
+            report("filter", details);
         }
         if let Some(rate) = self.max_rate
             && has_more(queue, consumer, rate, now)?

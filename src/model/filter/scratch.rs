@@ -14,6 +14,7 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, Error, ErrorCode, params};
 
 use super::authorizer::{Seen, authorizer};
+use super::lenient;
 use super::{
     Filter, FilterError, MAX_ARGUMENTS, MAX_DEPTH, MAX_INSTRUCTIONS, MAX_PATTERNS, MAX_TEXT, MAX_VALUE,
     Scope, message,
@@ -26,6 +27,8 @@ const COLUMN_DEFS: &str = "id INTEGER PRIMARY KEY, created_at TEXT NOT NULL, sou
 
 thread_local! {
     static SCRATCH: RefCell<Option<Connection>> = const { RefCell::new(None) };
+    /// One whose JSON functions are replaced.
+    static LENIENT: RefCell<Option<Connection>> = const { RefCell::new(None) };
 }
 
 /// Calls `work` with this OS thread's scratch database, opening it if necessary.
@@ -33,6 +36,18 @@ fn with_scratch<T, E: From<Error>>(work: impl FnOnce(&mut Connection) -> Result<
     SCRATCH.with_borrow_mut(|slot| match slot {
         Some(scratch) => work(scratch),
         none => work(none.insert(open()?)),
+    })
+}
+
+/// Like [`with_scratch`], with the database in which what is not JSON gives NULL.
+fn with_lenient<T>(work: impl FnOnce(&mut Connection) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+    LENIENT.with_borrow_mut(|slot| match slot {
+        Some(scratch) => work(scratch),
+        none => {
+            let scratch = open()?;
+            lenient::replace_functions(&scratch)?;
+            work(none.insert(scratch))
+        }
     })
 }
 
@@ -150,16 +165,20 @@ fn select<T>(
     filter: &Filter,
     row: &Row<'_>,
     sql: &str,
-    read: impl FnOnce(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
+    read: impl Fn(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
 ) -> rusqlite::Result<T> {
-    with_scratch(|scratch| {
+    let select = |scratch: &mut Connection| {
         // The limit does not apply to storing the event.
         scratch.set_limit(Limit::SQLITE_LIMIT_LENGTH, i32::MAX)?;
         let stored = store(scratch, row);
         filter.set_limits(scratch)?;
         stored?;
-        scratch.prepare_cached(sql)?.query_row([], read)
-    })
+        scratch.prepare_cached(sql)?.query_row([], &read)
+    };
+    match with_scratch(select) {
+        Err(e) if lenient::is_not_json(&e) => with_lenient(select),
+        selected => selected,
+    }
 }
 
 fn store(scratch: &Connection, row: &Row<'_>) -> rusqlite::Result<()> {
