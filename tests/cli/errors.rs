@@ -25,7 +25,7 @@ const COMMANDS: [&[&str]; 12] = [
     &["info"],
 ];
 
-pub const NAMES: [&str; 26] = [
+pub const NAMES: [&str; 27] = [
     "init",
     "push",
     "ask",
