@@ -51,6 +51,7 @@ mod stdin;
 mod stop;
 mod subscribe;
 mod unsubscribe;
+mod workers;
 
 use std::ffi::OsString;
 use std::panic;
@@ -168,6 +169,7 @@ commands! {
     #[command(alias = "unsub")]
     Unsubscribe in unsubscribe,
     Dispatch in dispatch,
+    Workers in workers,
     Ack in ack,
     Nack in nack,
     Reject in reject,

@@ -415,6 +415,11 @@ pub fn boot_id() -> String {
         .unwrap_or_default()
 }
 
+/// The name of this machine, for people.
+pub fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,6 +17,8 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::fs::Stat;
+
 use crate::error::{Error, Result};
 use crate::files::log::{Level, log};
 use crate::files::rotation;
@@ -368,16 +370,20 @@ impl Queue {
     pub fn runs(&mut self, consumer: &ConsumerId, most: usize) -> Result<Vec<Run>> {
         let mut runs = self.store.runs(consumer, most)?;
         let log = self.files.stat(self.files.handler_log(consumer)).ok();
-        let log = log.map(|log| (log.st_ino, u64::try_from(log.st_size).unwrap_or(0)));
         for run in &mut runs {
-            let is_there = |span: &Span| {
-                log.is_some_and(|(file, size)| {
-                    file == span.file && span.offset.saturating_add(span.length) <= size
-                })
-            };
-            run.output = run.output.filter(is_there);
+            run.output = run.output.filter(|span| log.as_ref().is_some_and(|log| is_in(log, span)));
         }
         Ok(runs)
+    }
+
+    /// One of the [`runs`](Queue::runs), if it is still kept. With what the store has of its output.
+    pub fn run(&mut self, consumer: &ConsumerId, number: i64) -> Result<Option<Run>> {
+        let mut run = self.store.run(consumer, number)?;
+        let log = self.files.stat(self.files.handler_log(consumer)).ok();
+        if let Some(run) = &mut run {
+            run.output = run.output.filter(|span| log.as_ref().is_some_and(|log| is_in(log, span)));
+        }
+        Ok(run)
     }
 
     /// The subscription of a consumer.
@@ -419,4 +425,10 @@ impl Queue {
             Position::Time(time) => self.last_before(time),
         }
     }
+}
+
+/// Whether a log still has a part that was once written to it.
+fn is_in(log: &Stat, span: &Span) -> bool {
+    let size = u64::try_from(log.st_size).unwrap_or(0);
+    log.st_ino == span.file && span.offset.saturating_add(span.length) <= size
 }

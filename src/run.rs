@@ -34,6 +34,7 @@ pub mod supervisor;
 pub mod timer;
 pub mod wake;
 pub mod worker;
+pub mod workers;
 
 pub use dispatch::dispatch;
 #[cfg(feature = "cli")]

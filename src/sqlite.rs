@@ -279,6 +279,10 @@ impl Store for Sqlite {
         runs::list(&self.conn, consumer, most).doing("reading the runs")
     }
 
+    fn run(&mut self, consumer: &ConsumerId, number: i64) -> Result<Option<Run>> {
+        runs::one(&self.conn, consumer, number).doing("reading the runs")
+    }
+
     fn remember_scan(&mut self, seen: &Subscription, upto: i64, failures: &[FilterFailure]) -> Result<usize> {
         let doing = "remembering how far a filter was evaluated";
         // A read-only process cannot record it and evaluates the filter again next time.

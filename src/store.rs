@@ -21,7 +21,7 @@ use crate::files;
 use crate::model::event::{CappedRow, NewEvent, Row};
 use crate::model::filter::Filter;
 use crate::model::ledger::{Ledger, LedgerChange};
-use crate::model::run::{Exit, Run, RunState, StopRequest};
+use crate::model::run::{Exit, ProcessId, Run, RunState, StopRequest};
 use crate::model::schedule::Schedule;
 use crate::model::scheduled::{NextDue, ScheduledEvent, ScheduledId, Which};
 use crate::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
@@ -98,6 +98,17 @@ pub enum Leased {
     Taken(Box<dyn Lease>),
     /// Another machine has it.
     Elsewhere,
+}
+
+/// A worker that follows a thread.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordedWorker {
+    pub process: ProcessId,
+    /// The name of its machine.
+    pub host: String,
+    pub since: Time,
+    /// When it was last seen, and how long ago that is; `None` if that is not known.
+    pub seen: Option<(Time, Duration)>,
 }
 
 /// What other machines may wait for.
@@ -352,8 +363,13 @@ pub trait Store: Send {
     /// the waits; [`Move::Seek`] clears it.
     fn ledger(&mut self, consumer: &ConsumerId) -> Result<Ledger>;
 
-    /// The newest `most` runs of a consumer, the oldest first; they outlive its subscription.
+    /// The newest `most` runs of a consumer, the oldest first; they outlive its subscription. Without what was kept of
+    /// their output.
     fn runs(&mut self, consumer: &ConsumerId, most: usize) -> Result<Vec<Run>>;
+
+    /// The run of a consumer with this number, if it is still kept. With the end of its output, if several machines
+    /// share the thread: in a directory, all of it is in the log.
+    fn run(&mut self, consumer: &ConsumerId, number: i64) -> Result<Option<Run>>;
 
     /// Records that nothing between the cursor of `seen` and `upto` matches its filter, if it has one, and the events on
     /// which the filter or the key failed, oldest first. A power cut may undo it. Returns how many of the failures,
@@ -438,6 +454,19 @@ pub trait Store: Send {
     /// Fails if nothing can be written here for now, as on a standby.
     fn check_writable(&mut self) -> Result<()> {
         Ok(())
+    }
+
+    /// Records, where several machines share the thread, that this process is a worker that follows it, or with `of_all`
+    /// all threads of its server. Called at each look; it is written at most once a minute, and what fails is an error
+    /// only at first.
+    fn record_worker(&mut self, _of_all: bool) -> Result<()> {
+        Ok(())
+    }
+
+    /// The workers that have recorded that they follow the thread, those that began first at the beginning. Some may be
+    /// gone; after a day, the others forget them.
+    fn workers(&mut self) -> Result<Vec<RecordedWorker>> {
+        Ok(Vec::new())
     }
 
     /// Notifies waiters on other machines. A hint that may be lost: they also look once a second.

@@ -70,6 +70,7 @@ delegate! {
     fn update_run(seen: &Subscription, update: &RunUpdate) -> Result<Option<Subscription>>;
     fn ledger(consumer: &ConsumerId) -> Result<Ledger>;
     fn runs(consumer: &ConsumerId, most: usize) -> Result<Vec<Run>>;
+    fn run(consumer: &ConsumerId, number: i64) -> Result<Option<Run>>;
     fn remember_scan(seen: &Subscription, upto: i64, failures: &[FilterFailure]) -> Result<usize>;
     fn read_dead_letters(
         consumer: Option<&ConsumerId>, take: &mut dyn FnMut(DeadLetter) -> ControlFlow<()>
@@ -116,7 +117,15 @@ impl World {
         static ONCE: Once = Once::new();
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         ONCE.call_once(|| {
-            locations::add(Scheme { name: "memory", base, open, init, threads: |_| None, listen: |_| {} })
+            locations::add(Scheme {
+                name: "memory",
+                base,
+                open,
+                init,
+                threads: |_| None,
+                listen: |_| {},
+                leave: || {},
+            })
         });
         let dir = tempfile::tempdir().unwrap();
         let location = Location::from(format!("memory://{}#inbox", dir.path().display()));

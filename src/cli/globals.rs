@@ -48,7 +48,7 @@ impl Globals {
         if self.thread.len() > 1 {
             return usage(
                 "more than one --thread given",
-                "give one; only `thread dispatch --follow` takes several",
+                "give one; only `thread dispatch --follow` and `thread workers` take several",
             );
         }
         let surrounding = || surrounding(&environment::current_dir().ok()?).map(Location::from);

@@ -16,8 +16,9 @@ use crate::error::Error;
 use crate::failure::{Result, usage};
 use crate::files::DB;
 use crate::maintenance::report::{ConsumerStatus, InHand, Report, Scheduled, WaitingEvent};
+use crate::model::duration;
 use crate::model::location::Location;
-use crate::model::subscription::ConsumerId;
+use crate::model::subscription::{ConsumerId, HeldLease};
 use crate::model::time;
 use crate::pending::CountLimits;
 use crate::queue::Queue;
@@ -205,6 +206,11 @@ fn in_hand(in_hand: &InHand) -> Option<String> {
     (in_flight + waiting + finished_ahead > 0).then_some(text)
 }
 
+/// Who has the lease of its runs.
+fn lease(HeldLease { host, renewed, age }: &HeldLease) -> String {
+    format!("host={host} renewed={} age={}", time::format(*renewed), duration::rough(*age))
+}
+
 /// An event that waits.
 fn wait(WaitingEvent { event_id, key, attempt, next_try }: &WaitingEvent) -> String {
     let key = key.as_ref().map(|key| format!(" key={key}")).unwrap_or_default();
@@ -228,6 +234,7 @@ fn consumer(status: &ConsumerStatus, alone: bool) -> String {
         ("last_acked_id:", Some(s.last_acked_id.to_string())),
         ("updated_at:", Some(s.updated_at.as_deref().unwrap_or("(never)").to_owned())),
         ("state:", Some(state)),
+        ("lease:", s.lease.as_ref().map(lease)),
         ("pending:", Some(pending(status))),
         ("in_hand:", status.in_hand.as_ref().and_then(in_hand)),
         ("oldest_pending:", status.oldest.as_ref().and_then(|(_, stored_at)| stored_at.clone())),

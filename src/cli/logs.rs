@@ -1,5 +1,7 @@
 //! `thread logs`: the output of a consumer's handler.
 
+mod run;
+
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -24,7 +26,10 @@ const STEP: Duration = Duration::from_millis(100);
 /// The handler's standard output and error, with a line before and after each run. On a terminal,
 /// control characters in it are shown as text. The name can be left out if there is only one consumer.
 #[derive(Args)]
-#[command(after_help = "Example:\n  thread logs -t inbox bot --tail 50 -f")]
+#[command(after_help = "\
+Examples:
+  thread logs -t inbox bot --tail 50 -f
+  thread logs -t inbox bot --run 17")]
 pub struct Logs {
     #[command(flatten)]
     consumer: ConsumerArg,
@@ -34,6 +39,10 @@ pub struct Logs {
     /// Keep printing what the handler prints, until the reader closes its end
     #[arg(short = 'f', long)]
     follow: bool,
+    /// Only what this run printed, by its number in `thread info CONSUMER --runs`
+    #[arg(long, value_name = "N", value_parser = limit, allow_negative_numbers = true,
+        conflicts_with_all = ["tail", "follow"])]
+    run: Option<u64>,
 }
 
 impl Logs {
@@ -43,6 +52,9 @@ impl Logs {
             Some(name) => ConsumerId::stored(name),
             None => the_only_consumer(&mut queue)?,
         };
+        if let Some(number) = self.run {
+            return run::print(&mut queue, &consumer, i64::try_from(number).unwrap_or(i64::MAX));
+        }
         let files = queue.files().clone();
         let name = files.handler_log(&consumer);
         match queue.store.subscription(&consumer)? {

@@ -2,6 +2,7 @@
 
 mod singly;
 mod state;
+mod workers;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use serde_json::{Value, json};
 
 pub use self::singly::{InHand, WaitingEvent};
 pub use self::state::{ConsumerState, Namespace, Worker};
+pub use self::workers::{EventHandler, Kind, RunUnderWay, event_handlers};
 use crate::error::Result;
 use crate::files::{DB, Files, WAL};
 use crate::jsonl;
@@ -268,6 +270,11 @@ impl Serialize for ConsumerStatus {
             "oldest_pending_at": self.oldest.as_ref().and_then(|(_, at)| at.as_deref()),
             "in_hand": self.in_hand,
             "holds_retention": self.holds_retention,
+            "lease": s.lease.as_ref().map(|lease| json!({
+                "host": lease.host,
+                "renewed_at": time::format(lease.renewed),
+                "age_seconds": lease.age.as_secs_f64(),
+            })),
             "dead": s.dead,
             "filter_errors": s.filter_errors,
             "last_filter_error_id": (s.filter_errors > 0).then_some(s.filter_error_id),

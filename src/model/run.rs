@@ -15,7 +15,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use self::options::{AHEAD, Deliver, Options, UNLIMITED};
-pub use self::record::{RUNS_KEPT, Run, RunResult, Span};
+pub use self::record::{ERROR_KEPT, RUNS_KEPT, Run, RunResult, Span, TAIL_KEPT, end_of};
 use super::time::Time;
 
 /// The exit code by which a handler that gets events on stdin says that the event itself is bad

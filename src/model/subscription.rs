@@ -5,11 +5,13 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::Serialize;
 use sha1::{Digest, Sha1};
 
 use super::run::{Deliver, Exit, Options, Phase, RunState};
+use super::time::Time;
 
 /// Maximum length of an id that `subscribe` accepts, in characters.
 pub const MAX_ID: usize = 128;
@@ -176,6 +178,18 @@ pub struct Subscription {
     pub held_by: Option<String>,
     /// The machine that had the lease last, if that is not this one.
     pub ran_on: Option<String>,
+    /// Who has the lease of its runs, and since when it was not renewed.
+    pub lease: Option<HeldLease>,
+}
+
+/// The lease of a consumer's runs, where several machines share the thread. Its holder may be gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldLease {
+    /// The name of the machine that has it.
+    pub host: String,
+    /// When it was last renewed, by the server's clock, and how long ago that is.
+    pub renewed: Time,
+    pub age: Duration,
 }
 
 /// Records that nothing between `from` and `upto` matches `filter`.

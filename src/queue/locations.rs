@@ -35,6 +35,8 @@ pub struct Scheme {
     pub threads: fn(&Location) -> Option<Result<Vec<Location>>>,
     /// Passes announcements on to the base, from now on and as long as this process lives. Called repeatedly.
     pub listen: fn(&Location),
+    /// Takes back what this process has [recorded](Store::record_worker) of itself, without a long wait.
+    pub leave: fn(),
 }
 
 static SCHEMES: RwLock<Vec<Scheme>> = RwLock::new(Vec::new());
@@ -79,6 +81,12 @@ pub fn listen(location: &Location) {
     if let Ok(Some(scheme)) = scheme_of(location) {
         (scheme.listen)(location);
     }
+}
+
+/// Called when a worker ends.
+pub fn leave() {
+    let schemes = SCHEMES.read().unwrap_or_else(PoisonError::into_inner).clone();
+    schemes.iter().for_each(|scheme| (scheme.leave)());
 }
 
 pub(super) fn open(location: &Location, busy_limit: Duration) -> Result<(Files, Box<dyn Store>)> {

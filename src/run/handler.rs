@@ -27,7 +27,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::files::lock::Lock;
 use crate::files::log::log;
 use crate::files::{Access, Files, HANDLER_LOGS, rotation};
-use crate::model::run::{Deliver, Exit, ProcessId, Span, Task};
+use crate::model::run::{Deliver, Exit, ProcessId, Span, TAIL_KEPT, Task, end_of};
 use crate::model::subscription::Subscription;
 use crate::model::time;
 use crate::pending::checked_filter;
@@ -38,9 +38,6 @@ pub const BATCH_BYTES: usize = 1024 * 1024;
 
 /// How many rotated files of a handler's log are kept.
 const LOGS_KEPT: usize = 3;
-
-/// How much of the end of a run's output a dead letter keeps, in bytes.
-const OUTPUT_KEPT: u64 = 2048;
 
 /// How long processes that a failed `sh` left have between TERM and KILL.
 pub const REST_GRACE: Duration = Duration::from_secs(10);
@@ -375,7 +372,7 @@ impl Running {
     }
 
     /// Writes the end of the run and its duration, `after`, to the handler's log. Returns the last part of
-    /// the run's output, at most [`OUTPUT_KEPT`] bytes, and where all of it is in the log.
+    /// the run's output, at most [`TAIL_KEPT`] bytes, and where all of it is in the log.
     pub fn finish(mut self, exit: Exit, after: Duration) -> (String, Option<Span>) {
         self.output.take().map(|mut output| output.end(exit, after)).unwrap_or_default()
     }
@@ -478,13 +475,13 @@ impl Output {
         let (mut file, from) = match &self.printed {
             Printed::There => (&self.file, self.from),
             Printed::Aside { file, .. } => (file, 0),
-            Printed::Kept { recent, .. } => return Ok(String::from_utf8_lossy(recent).into_owned()),
+            Printed::Kept { recent, .. } => return Ok(text_of_end(recent)),
         };
         let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(from.max(length.saturating_sub(OUTPUT_KEPT))))?;
+        file.seek(SeekFrom::Start(from.max(length.saturating_sub(TAIL_KEPT as u64))))?;
         let mut bytes = Vec::new();
-        file.take(OUTPUT_KEPT).read_to_end(&mut bytes)?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+        file.take(TAIL_KEPT as u64).read_to_end(&mut bytes)?;
+        Ok(text_of_end(&bytes))
     }
 
     /// Appends what a handler that is kept has printed, rotating the log when it is long.
@@ -497,7 +494,7 @@ impl Output {
         drop(self.file.write_all(text));
         if let Printed::Kept { recent, .. } = &mut self.printed {
             recent.extend_from_slice(text);
-            let surplus = recent.len().saturating_sub(OUTPUT_KEPT as usize);
+            let surplus = recent.len().saturating_sub(TAIL_KEPT);
             recent.drain(..surplus);
         }
     }
@@ -510,4 +507,12 @@ impl Output {
         // The log is only for people to read; a full disk must not fail the run.
         drop(self.file.write_all(text.as_bytes()));
     }
+}
+
+/// The end of an output as text, at most [`TAIL_KEPT`] bytes.
+fn text_of_end(bytes: &[u8]) -> String {
+    // It may begin in the middle of a character.
+    let cut = bytes.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
+    let bytes = if bytes.len() < TAIL_KEPT { bytes } else { &bytes[cut..] };
+    end_of(&String::from_utf8_lossy(bytes), TAIL_KEPT).to_owned()
 }

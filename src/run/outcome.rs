@@ -6,7 +6,8 @@ use crate::files::Files;
 use crate::files::log::{Quoted, log};
 use crate::model::ledger::LedgerChange;
 use crate::model::run::{
-    Deliver, Ended, Exit, Outcome, Phase, Run, RunState, STOPPED, Span, Task, apply_outcome,
+    Deliver, ERROR_KEPT, Ended, Exit, Outcome, Phase, Run, RunState, STOPPED, Span, Task, apply_outcome,
+    end_of,
 };
 use crate::model::subscription::{NOTHING_ACKNOWLEDGED, Subscription};
 use crate::model::time::Time;
@@ -191,7 +192,7 @@ fn end_update(
     if ended.stopped {
         state.start_newest = state.start_newest.max(newest);
     }
-    let (exit, error, at) = (ended.exit, output.to_owned(), ended.now);
+    let (exit, error, at) = (ended.exit, end_of(output, ERROR_KEPT).to_owned(), ended.now);
     let change = match (ended.task, dead_letter) {
         (Task::DeadLetter(event_id), _) if exit == Exit::Code(0) => {
             Some(DeadLetterUpdate::Remove { event_id })
@@ -206,7 +207,7 @@ fn end_update(
     };
     RunUpdate {
         state,
-        runs: vec![Run::of(&current.state, ended, dead_letter.is_some(), span)],
+        runs: vec![Run::of(&current.state, ended, dead_letter.is_some(), (output, span))],
         acknowledge: acknowledge.or(dead_letter.map(|(id, _)| id)),
         cancel_retries: ended.stopped,
         // An acknowledgement or a dead letter must survive a power cut; the next look determines a lost wait

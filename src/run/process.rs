@@ -54,6 +54,11 @@ impl ProcessId {
         ProcessId { pid, start, boot: boot_id(), namespace: namespace() }
     }
 
+    /// Whether it was started on this machine since that was, and in this PID namespace: what others do is not known here.
+    pub fn is_here(&self) -> bool {
+        self.boot == boot_id() && self.namespace == namespace()
+    }
+
     /// Whether this exact process is still running. A zombie is dead.
     pub fn liveness(&self) -> Liveness {
         if self.boot != boot_id() {
@@ -187,8 +192,7 @@ pub fn members_of_leader(
 /// last boot.
 pub fn handler_here<'s>(files: &Files, subscription: &'s Subscription) -> Option<&'s ProcessId> {
     let state = &subscription.state;
-    let is_here = |process: &&ProcessId| process.boot == boot_id() && process.namespace == namespace();
-    let handler = state.handler.as_ref().filter(is_here);
+    let handler = state.handler.as_ref().filter(|process| process.is_here());
     handler.filter(|_| subscription.held_by.is_none() && state.home == Some(files.home()))
 }
 

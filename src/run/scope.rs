@@ -115,6 +115,19 @@ impl<'a> Listing<'a> {
     }
 }
 
+/// The threads of a scope that exist now.
+///
+/// # Errors
+///
+/// A location or a root cannot be used, or a server not be asked.
+pub fn threads_of(scope: &Scope) -> Result<Vec<Location>> {
+    let mut listing = Listing::new(scope)?;
+    if let Some(error) = listing.ask_servers().into_iter().find_map(|(_, error)| error) {
+        return Err(error);
+    }
+    Ok(listing.all(|_| false))
+}
+
 /// The folder in a thread's directory with the threads of its agent's sub-agents.
 const SUB_AGENTS: &str = "agents";
 

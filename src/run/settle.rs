@@ -8,7 +8,9 @@ use super::control;
 use crate::error::{Error, Result};
 use crate::files::log::log;
 use crate::model::ledger::{Claim, EventWait, Ledger, LedgerChange};
-use crate::model::run::{BAD_EVENT, Exit, Fate, NOT_NOW, Phase, Run, RunResult, RunState, fate};
+use crate::model::run::{
+    BAD_EVENT, ERROR_KEPT, Exit, Fate, NOT_NOW, Phase, Run, RunResult, RunState, end_of, fate,
+};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::model::time::Time;
 use crate::model::window::Window;
@@ -112,20 +114,25 @@ pub fn fail(
         Fate::Stall(_) => now,
         _ => now + wait,
     };
+    let result = if counts { RunResult::Failed } else { RunResult::Deferred };
     let mut run = Run {
+        number: 0,
         began: now,
         ended: now,
         attempt: attempts,
         events: Some(1),
         upto: id,
-        result: if counts { RunResult::Failed } else { RunResult::Deferred },
+        result,
         exit: exit.code(),
         output: None,
+        host: None,
+        tail: result.tail(&error).filter(|_| exit != Exit::Unknown),
     };
     tally.failed += u64::from(counts);
     let stalls = match fate {
         Fate::Dead => {
             run.result = RunResult::Dead;
+            let error = end_of(&error, ERROR_KEPT).to_owned();
             dead_letters.push(DeadLetterUpdate::Insert { event_id: id, attempts, exit, error, at: now });
             tally.dead.push(judged);
             window.finish(id);

@@ -14,6 +14,7 @@ use super::dispatch::{Dispatched, OWN_TIME, Slots, Waits, is_left_to_others, sta
 use super::due::NextEvent;
 use super::launcher::Launcher;
 use super::scope::{Listing, Scope, threads_below};
+use super::workers;
 use crate::error::{Error, Result};
 use crate::files::COMMIT;
 use crate::files::lock::Lock;
@@ -190,6 +191,7 @@ impl<'a> Starter<'a> {
         }
         let keeper = &mut thread.keeper;
         let mut next_event = std::mem::take(&mut thread.next_event);
+        let worker = self.watcher.is_some().then(|| !self.listing.named.contains(location));
         let looked = Queue::open_waiting(location, BUSY_TIMEOUT).and_then(|mut queue| {
             let left = next_event.make(&mut queue)?;
             let all = queue.store.subscriptions()?;
@@ -198,6 +200,11 @@ impl<'a> Starter<'a> {
             let started = all.iter().filter(|(_, done)| matches!(done, Dispatched::Started)).count();
             (self.tell)(News::Looked { location, queue: &mut queue, started });
             keeper.keep(&mut queue);
+            if let Some(of_all) = worker
+                && let Err(e) = queue.store.record_worker(of_all)
+            {
+                log!(queue, Warn, "dispatch: the worker is not listed: {e}");
+            }
             Ok((all, left))
         });
         let failed = match &looked {
@@ -300,6 +307,7 @@ impl<'a> Starter<'a> {
         let mut watch = None;
         if let Some(watcher) = &self.watcher {
             log!(files, Info, "dispatch: a worker follows pid={}", std::process::id());
+            workers::sign_in(&files);
             watch = watcher.add(&files, COMMIT);
         }
         let thread = Followed {

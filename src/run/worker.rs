@@ -17,9 +17,11 @@ use super::process::background_below;
 use super::scope::Scope;
 use super::shutdown::Shutdown;
 use super::starter::{Followed, News, Starter};
+use super::workers;
 use crate::error::Result;
 use crate::files::stamp::Stamp;
 use crate::files::watch::{LOOK_EVERY, Notice, WITHOUT_NOTICES, Watcher};
+use crate::queue::locations::{files_of, leave};
 
 /// Polling interval for processes that were asked to end.
 const ENDING_STEP: Duration = Duration::from_millis(50);
@@ -51,6 +53,7 @@ pub fn follow(
     worker.work(shutdown);
     (worker.starter.tell)(News::Stopping);
     end_background(shutdown, grace);
+    worker.leave();
     Ok(())
 }
 
@@ -82,6 +85,16 @@ impl Worker<'_> {
             }
             self.wait(next.map_or(next_check, |next| next.min(next_check)), shutdown);
         }
+    }
+
+    /// Says that it follows its threads no more.
+    fn leave(&self) {
+        for location in self.starter.threads.keys() {
+            if let Ok(files) = files_of(location) {
+                workers::sign_out(&files);
+            }
+        }
+        leave();
     }
 
     /// Waits until `until`, a notice or a shutdown request.

@@ -11,6 +11,7 @@ use super::error::Failed;
 use super::{bytes_of, dead_letters, ledger, newest, runs, text_of, unknown};
 use crate::error::Error;
 use crate::model::filter::text_or_blob;
+use crate::model::run::Run;
 use crate::model::subscription::{ConsumerId, NewSubscription, ScanWatermark, Subscription};
 use crate::model::time;
 use crate::store::{FilterFailure, Move, Moved, RunUpdate};
@@ -75,6 +76,7 @@ fn map(row: &rusqlite::Row<'_>) -> rusqlite::Result<Subscription> {
         dead_to_retry: count(17)?,
         held_by: None,
         ran_on: None,
+        lease: None,
     })
 }
 
@@ -187,7 +189,9 @@ pub fn update_run(
         dead_letters::update(conn, consumer, change)?;
     }
     for run in &update.runs {
-        runs::insert(conn, consumer, &to_json(run))?;
+        // The handler's log has its output.
+        let run = Run { tail: None, ..run.clone() };
+        runs::insert(conn, consumer, &to_json(&run))?;
     }
     if update.cancel_retries {
         dead_letters::cancel_retries(conn, consumer)?;

@@ -1,6 +1,6 @@
 //! The last runs of each consumer.
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{migrate, text_of};
 use crate::model::run::{RUNS_KEPT, Run};
@@ -31,10 +31,24 @@ pub fn list(conn: &Connection, consumer: &ConsumerId, most: usize) -> rusqlite::
         return Ok(Vec::new());
     }
     let mut statement =
-        conn.prepare("SELECT run FROM runs WHERE consumer_id = ? ORDER BY number DESC LIMIT ?")?;
+        conn.prepare("SELECT number, run FROM runs WHERE consumer_id = ? ORDER BY number DESC LIMIT ?")?;
     let most = i64::try_from(most).unwrap_or(i64::MAX);
-    let rows = statement.query_map(params![consumer.as_str(), most], |row| row.get_ref(0).map(text_of))?;
-    let rows: Vec<Option<String>> = rows.collect::<rusqlite::Result<_>>()?;
-    // What another program may have stored in another form is left out.
-    Ok(rows.into_iter().rev().flatten().filter_map(|json| serde_json::from_str(&json).ok()).collect())
+    let rows = statement.query_map(params![consumer.as_str(), most], read)?;
+    let rows: Vec<Option<Run>> = rows.collect::<rusqlite::Result<_>>()?;
+    Ok(rows.into_iter().rev().flatten().collect())
+}
+
+pub fn one(conn: &Connection, consumer: &ConsumerId, number: i64) -> rusqlite::Result<Option<Run>> {
+    if !conn.table_exists(Some("main"), "runs")? {
+        return Ok(None);
+    }
+    let mut statement = conn.prepare("SELECT number, run FROM runs WHERE consumer_id = ? AND number = ?")?;
+    Ok(statement.query_row(params![consumer.as_str(), number], read).optional()?.flatten())
+}
+
+/// What another program may have stored in another form is left out.
+fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Option<Run>> {
+    let run: Option<Run> = row.get_ref(1).map(text_of)?.and_then(|json| serde_json::from_str(&json).ok());
+    let number = row.get(0)?;
+    Ok(run.map(|run| Run { number, ..run }))
 }

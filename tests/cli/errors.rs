@@ -35,6 +35,7 @@ pub const NAMES: [&str; 27] = [
     "subscribe",
     "unsubscribe",
     "dispatch",
+    "workers",
     "ack",
     "seek",
     "ls",

@@ -76,3 +76,4 @@ mod wakeups;
 mod words;
 mod worker;
 mod worker_docs;
+mod workers;

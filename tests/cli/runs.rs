@@ -47,7 +47,8 @@ fn each_run_is_shown_with_what_it_got_and_how_it_ended() {
     let first = shown.lines().next().unwrap();
     assert!(first.starts_with(&format!("{began} after=")), "{first}");
     let (offset, length) = (&runs[0]["log_offset"], &runs[0]["log_length"]);
-    let rest = format!(" failed exit=7 attempt=1 events=2 upto=2 log_offset={offset} log_length={length}");
+    let rest =
+        format!(" failed exit=7 attempt=1 events=2 upto=2 log_offset={offset} log_length={length} run=1");
     assert!(first.ends_with(&rest), "{first}");
     assert_eq!(shown.lines().count(), 3);
 }
@@ -93,7 +94,7 @@ fn a_database_of_an_earlier_version_gets_the_record_with_its_first_run() {
     world.thread(["backup", "copy"]).quiet();
     let copied = world.thread(["info", "-t", "copy", "bot", "--runs"]).quiet();
     // The handler's log is not copied.
-    assert!(copied.ends_with(" succeeded exit=0 attempt=1 events=1 upto=1\n"), "{copied}");
+    assert!(copied.ends_with(" succeeded exit=0 attempt=1 events=1 upto=1 run=1\n"), "{copied}");
 }
 
 #[test]
@@ -108,4 +109,41 @@ fn output_that_was_rotated_away_has_no_place_in_the_log() {
     let runs = wait_for_runs(&world, 2);
     assert_eq!(runs[0]["log_offset"], json!(null));
     assert_eq!(output(&world, &runs[1]), "out\n");
+}
+
+#[test]
+fn what_a_run_printed_is_cut_from_the_log_by_its_number() {
+    let world = World::with_thread();
+    let handler =
+        "cat >/dev/null; echo \"run of $$\"; printf 'no newline'; [ -e ready ] || { : >ready; exit 7; }";
+    world.subscribe("bot", handler, &["--deliver", "stdin", "--backoff", "10ms"]);
+    world.push("x");
+    let runs = wait_for_runs(&world, 2);
+    let logs = |number: &str| world.thread(["logs", "bot", "--run", number]);
+    for (run, number) in runs.iter().zip(["1", "2"]) {
+        assert_eq!(run["run"].to_string(), number);
+        // The log has a newline before the line that follows.
+        let printed = output(&world, run);
+        assert!(printed.starts_with("run of ") && printed.ends_with("no newline"), "{printed:?}");
+        assert_eq!(logs(number).quiet(), printed);
+    }
+    assert_ne!(logs("1").quiet(), logs("2").quiet());
+    let said = logs("3").fails(1);
+    assert!(said.contains("there is no run 3 of 'bot' - `thread info bot --runs` lists"), "{said}");
+    logs("0").fails(2);
+    world.thread(["logs", "bot", "--run", "1", "--tail", "2"]).fails(2);
+    world.thread(["logs", "nobody", "--run", "1"]).fails(1);
+    // The log of another run at the same place is not taken for it.
+    let log = world.read("inbox/logs/handlers/bot.log");
+    world.write("inbox/logs/handlers/bot.log", "x".repeat(log.len()));
+    let said = logs("2").fails(1);
+    assert!(
+        said.contains("the log has no output of run 2 of 'bot', or no longer, as it was rotated"),
+        "{said}"
+    );
+    // A run outlives its subscription.
+    world.thread(["unsubscribe", "bot"]).ok();
+    logs("2").fails(1);
+    // Nothing is kept in the database besides.
+    assert_eq!(world.query("SELECT count(*) FROM runs WHERE run LIKE '%tail%' OR run LIKE '%run of%'"), 0);
 }

@@ -211,6 +211,7 @@ fn no_arguments_make_it_panic_or_hang() {
         "info",
         "init",
         "dispatch",
+        "workers",
         "pause",
         "resume",
         "stop",

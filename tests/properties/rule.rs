@@ -243,7 +243,7 @@ fn a_run_is_kept_with_its_result_and_what_it_was_given() {
     let output = Some(Span { file: 1, offset: 2, length: 3 });
     let before = RunState { since: Some(now() - Duration::from_secs(9)), batch: 7, ..running(2) };
     let failed = ended(Task::Single(11), Exit::Code(1), 10, true);
-    let of = |ended: Ended, dead| Run::of(&before, &ended, dead, output);
+    let of = |ended: Ended, dead| Run::of(&before, &ended, dead, ("x", output));
     let run = of(failed, false);
     assert_eq!(
         (run.attempt, run.exit, run.output, run.duration()),

@@ -3,10 +3,11 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::time::{Duration, UNIX_EPOCH};
 
 use postgres::Row;
-use thread::model::run::{RUNS_KEPT, Run};
-use thread::model::subscription::{ConsumerId, NewSubscription, ScanWatermark, Subscription};
+use thread::model::run::{RUNS_KEPT, Run, TAIL_KEPT, end_of};
+use thread::model::subscription::{ConsumerId, HeldLease, NewSubscription, ScanWatermark, Subscription};
 use thread::model::time;
 use thread::store::{FilterFailure, Move, Moved, RunUpdate};
 use thread::{Error, Result};
@@ -22,7 +23,8 @@ pub fn list(session: &mut Session<'_>, consumer: Option<&ConsumerId>) -> Result<
     let sql = "SELECT c.consumer_id, c.handler_cmd, c.filter, c.cwd, c.token, c.revision, c.scanned_filter, \
                       c.scanned_from, c.scanned_upto, c.filter_errors, c.filter_error_id, c.options, c.run, \
                       p.last_acked_id, c.rewinds, p.updated_at, d.dead, d.retry, \
-                      l.holder, l.epoch, l.renewal, l.length_ms, l.host \
+                      l.holder, l.epoch, l.renewal, l.length_ms, l.host, \
+                      (extract(epoch FROM clock_timestamp()) * 1000)::bigint - l.renewal \
                FROM @consumers c LEFT JOIN @cursors p USING (thread, consumer_id) \
                     LEFT JOIN @leases l USING (thread, consumer_id) \
                     CROSS JOIN LATERAL (SELECT count(*) AS dead, count(*) FILTER (WHERE retry) AS retry \
@@ -37,7 +39,7 @@ pub fn list(session: &mut Session<'_>, consumer: Option<&ConsumerId>) -> Result<
             let held_by = held_by(&machine, row, asked);
             let last: Option<String> = row.get(22);
             let ran_on = held_by.clone().or(last.filter(|host| *host != machine.host()));
-            Subscription { held_by, ran_on, ..map(row) }
+            Subscription { held_by, ran_on, lease: lease_of(row), ..map(row) }
         })
         .collect())
 }
@@ -53,6 +55,17 @@ fn held_by(machine: &Machine, row: &Row, asked: i64) -> Option<String> {
     };
     let consumer = ConsumerId::stored(row.get::<_, String>(0));
     stored.is_held_elsewhere(machine, &consumer, asked).then(|| row.get(22))
+}
+
+/// The lease of a consumer's runs, if somebody has it. An older program counts renewals instead of noting their times.
+fn lease_of(row: &Row) -> Option<HeldLease> {
+    const OLDEST: i64 = 1_000_000_000_000;
+    row.get::<_, Option<String>>(18)?;
+    let renewal: i64 = row.get(20);
+    let age = Duration::from_millis(u64::try_from(row.get::<_, i64>(23)).unwrap_or(0));
+    let renewed =
+        UNIX_EPOCH + Duration::from_millis(u64::try_from(renewal).ok().filter(|_| renewal >= OLDEST)?);
+    Some(HeldLease { host: row.get(22), renewed: renewed.into(), age })
 }
 
 pub fn one(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<Option<Subscription>> {
@@ -84,6 +97,7 @@ fn map(row: &Row) -> Subscription {
         dead_to_retry: row.get(17),
         held_by: None,
         ran_on: None,
+        lease: None,
     }
 }
 
@@ -200,7 +214,7 @@ pub fn update_run(
         dead_letters::update(session, consumer, change)?;
     }
     for run in &update.runs {
-        insert_run(session, consumer, &to_json(run))?;
+        insert_run(session, consumer, run)?;
     }
     if update.cancel_retries {
         dead_letters::cancel_retries(session, consumer)?;
@@ -216,7 +230,12 @@ pub fn update_run(
     one(session, consumer)
 }
 
-fn insert_run(session: &mut Session<'_>, consumer: &ConsumerId, run: &str) -> Result<()> {
+fn insert_run(session: &mut Session<'_>, consumer: &ConsumerId, run: &Run) -> Result<()> {
+    let host = Some(Machine::of(session.target)?.host());
+    // A text cannot contain U+0000 here, and this one is for people.
+    let tail = run.tail.as_ref().map(|tail| tail.replace('\0', "\u{fffd}"));
+    let tail = tail.map(|tail| end_of(&tail, TAIL_KEPT).to_owned());
+    let run = to_json(&Run { host, tail, ..run.clone() });
     let sql = "INSERT INTO @runs (thread, consumer_id, number, run) \
                SELECT $1, $2, coalesce(max(number), 0) + 1, $3 FROM @runs WHERE thread = $1 AND consumer_id = $2 \
                RETURNING number";
@@ -227,10 +246,24 @@ fn insert_run(session: &mut Session<'_>, consumer: &ConsumerId, run: &str) -> Re
 }
 
 pub fn runs(session: &mut Session<'_>, consumer: &ConsumerId, most: usize) -> Result<Vec<Run>> {
-    let sql = "SELECT run FROM @runs WHERE thread = $1 AND consumer_id = $2 ORDER BY number DESC LIMIT $3";
+    // Without the last field, which may be long: there are a thousand runs.
+    let sql = "SELECT number, split_part(run, $4, 1) || CASE WHEN strpos(run, $4) > 0 THEN '}' ELSE '' END \
+               FROM @runs WHERE thread = $1 AND consumer_id = $2 ORDER BY number DESC LIMIT $3";
     let most = i64::try_from(most).unwrap_or(i64::MAX);
-    let rows = session.rows(sql, &[text(&consumer.as_str()), int(&most)])?;
-    Ok(rows.iter().rev().filter_map(|row| serde_json::from_str(row.get(0)).ok()).collect())
+    let rows = session.rows(sql, &[text(&consumer.as_str()), int(&most), text(&",\"tail\":\"")])?;
+    Ok(rows.iter().rev().filter_map(read_run).collect())
+}
+
+pub fn run(session: &mut Session<'_>, consumer: &ConsumerId, number: i64) -> Result<Option<Run>> {
+    let sql = "SELECT number, run FROM @runs WHERE thread = $1 AND consumer_id = $2 AND number = $3";
+    let row = session.row(sql, &[text(&consumer.as_str()), int(&number)])?;
+    Ok(row.as_ref().and_then(read_run))
+}
+
+/// What another program may have stored in another form is left out.
+fn read_run(row: &Row) -> Option<Run> {
+    let run: Run = serde_json::from_str(row.get(1)).ok()?;
+    Some(Run { number: row.get(0), ..run })
 }
 
 pub fn remember_scan(

@@ -3,6 +3,9 @@
 //! No two clocks are compared. The holder counts from when it sent its last renewal. Another machine takes the
 //! lease once it was given back, or once it has itself seen the same epoch and renewal for a whole lease. A writer
 //! names its epoch, if it has one, and is refused if that is not the newest.
+//!
+//! The number of a renewal is the server's time in milliseconds, for people, or one more than the number before, if that
+//! is greater. Nothing but its change means anything to other machines.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -22,6 +25,9 @@ use crate::clock::now;
 use crate::json::from_json;
 use crate::link::{Link, Locks, Session, int, text};
 use crate::machine::Machine;
+
+/// The number of the next renewal.
+const NEXT: &str = "greatest(l.renewal + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)";
 
 const DOING: &str = "taking the lease of a consumer";
 
@@ -102,12 +108,15 @@ pub fn take(link: &mut Link, consumer: &ConsumerId, length: Duration) -> Result<
         if stored.is_some_and(|stored| stored.is_held_elsewhere(&machine, consumer, asked)) {
             return Ok(None);
         }
-        let sql = "INSERT INTO @leases AS l (thread, consumer_id, epoch, renewal, holder, host, length_ms) \
-                   VALUES ($1, $2, 1, 1, $3, $4, $5) ON CONFLICT (thread, consumer_id) DO UPDATE \
-                   SET epoch = l.epoch + 1, renewal = l.renewal + 1, holder = $3, host = $4, length_ms = $5 \
-                   RETURNING epoch";
+        let sql = format!(
+            "INSERT INTO @leases AS l (thread, consumer_id, epoch, renewal, holder, host, length_ms) \
+             VALUES ($1, $2, 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint, $3, $4, $5) \
+             ON CONFLICT (thread, consumer_id) DO UPDATE \
+             SET epoch = l.epoch + 1, renewal = {NEXT}, holder = $3, host = $4, length_ms = $5 \
+             RETURNING epoch"
+        );
         session.number(
-            sql,
+            &sql,
             &[text(&consumer.as_str()), text(&machine.id()), text(&machine.host()), int(&length_ms)],
         )
     })?;
@@ -250,9 +259,11 @@ impl Renewer {
         let sent = now();
         // Synced: after a crash, others must not see an earlier renewal again.
         let is_ours = link.transact("renewing a lease", Locks::None, true, |session| {
-            let sql = "UPDATE @leases SET renewal = renewal + 1 \
-                       WHERE thread = $1 AND consumer_id = $2 AND epoch = $3 RETURNING epoch";
-            Ok(session.row(sql, &[text(&self.consumer.as_str()), int(&self.epoch)])?.is_some())
+            let sql = format!(
+                "UPDATE @leases AS l SET renewal = {NEXT} \
+                 WHERE thread = $1 AND consumer_id = $2 AND epoch = $3 RETURNING epoch"
+            );
+            Ok(session.row(&sql, &[text(&self.consumer.as_str()), int(&self.epoch)])?.is_some())
         })?;
         if is_ours {
             self.renewed = sent;

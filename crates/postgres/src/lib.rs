@@ -20,6 +20,7 @@
 //! | `config`, `dead_letters`, `prune` | as they are called |
 //! | `lease`, `machine`, `clock` | which machine has a consumer's runs for itself |
 //! | `listen` | announcements between machines |
+//! | `workers` | which processes start handlers |
 //!
 //! # Guarantees, and where they are implemented
 //!
@@ -54,6 +55,7 @@ mod service;
 pub mod settings;
 mod store;
 mod tls;
+mod workers;
 
 use thread::Result;
 use thread::model::location::Location;
@@ -69,6 +71,7 @@ pub const SCHEME: Scheme = Scheme {
     init: store::create,
     threads: store::threads,
     listen: listen::listen,
+    leave: workers::leave,
 };
 
 /// The channel on which commits to the threads of a schema are announced.

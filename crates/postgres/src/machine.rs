@@ -35,7 +35,7 @@ impl Machine {
 
     /// Its name, for people.
     pub fn host(&self) -> String {
-        rustix::system::uname().nodename().to_string_lossy().into_owned()
+        thread::files::host()
     }
 
     /// When any process of this machine first saw this epoch and renewal of a consumer's lease: now, if none has seen

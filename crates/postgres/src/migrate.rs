@@ -17,6 +17,9 @@ const STEPS: &[&str] = &[
     include_str!("scheduled.sql"),
 ];
 
+/// The table of workers, which is not a part of any version.
+pub const WORKERS: &str = include_str!("workers.sql");
+
 /// The version this program knows.
 const VERSION: i64 = STEPS.len() as i64;
 
@@ -167,5 +170,6 @@ fn bring_up_to_date(client: &mut Client, schema: &str, to: i64) -> Result<()> {
         let reached = format!("INSERT INTO {prefix}versions VALUES ({})", at + 1);
         transaction.batch_execute(&reached).doing(doing)?;
     }
+    transaction.batch_execute(&WORKERS.replace('@', &prefix)).doing(doing)?;
     transaction.commit().doing(doing)
 }

@@ -15,8 +15,8 @@ use thread::model::scheduled::{NextDue, ScheduledEvent, ScheduledId, Which};
 use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
 use thread::model::time::{Moment, Time};
 use thread::store::{
-    Appended, FilterFailure, Leased, Move, Moved, Notice, PruneRange, PruneStep, Put, RunUpdate, Scan,
-    ScanRange, Store,
+    Appended, FilterFailure, Leased, Move, Moved, Notice, PruneRange, PruneStep, Put, RecordedWorker,
+    RunUpdate, Scan, ScanRange, Store,
 };
 use thread::{Error, Result};
 
@@ -25,6 +25,7 @@ use crate::link::{Link, Locks, int, text};
 use crate::location::Target;
 use crate::{
     append, config, consumers, dead_letters, error, lease, ledger, listen, migrate, prune, read, scheduled,
+    workers,
 };
 
 /// Opens a thread.
@@ -192,6 +193,10 @@ impl Store for Link {
         self.reading("reading the runs", |session| consumers::runs(session, consumer, most))
     }
 
+    fn run(&mut self, consumer: &ConsumerId, number: i64) -> Result<Option<Run>> {
+        self.reading("reading the runs", |session| consumers::run(session, consumer, number))
+    }
+
     fn remember_scan(&mut self, seen: &Subscription, upto: i64, failures: &[FilterFailure]) -> Result<usize> {
         let doing = "remembering how far a filter was evaluated";
         let remembered = self.transact(doing, Locks::Consumer(&seen.consumer), false, |session| {
@@ -248,6 +253,14 @@ impl Store for Link {
 
     fn take_lease(&mut self, consumer: &ConsumerId, length: Duration) -> Result<Leased> {
         lease::take(self, consumer, length)
+    }
+
+    fn record_worker(&mut self, of_all: bool) -> Result<()> {
+        workers::record(self, of_all)
+    }
+
+    fn workers(&mut self) -> Result<Vec<RecordedWorker>> {
+        self.reading("listing the workers", workers::list)
     }
 
     fn check_writable(&mut self) -> Result<()> {

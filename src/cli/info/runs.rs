@@ -25,7 +25,7 @@ pub fn print(queue: &mut Queue, consumer: &ConsumerId, as_json: bool) -> Result<
 }
 
 fn as_json_object(run: &Run) -> Value {
-    json!({
+    let mut object = json!({
         "began": time::format(run.began),
         "ended": time::format(run.ended),
         "seconds": run.duration().as_secs_f64(),
@@ -36,7 +36,12 @@ fn as_json_object(run: &Run) -> Value {
         "upto": run.upto,
         "log_offset": run.output.map(|span| span.offset),
         "log_length": run.output.map(|span| span.length),
-    })
+        "run": run.number,
+    });
+    if let Some(host) = &run.host {
+        object["host"] = json!(host);
+    }
+    object
 }
 
 /// The values that are set, each with its name; of the result, only the word.
@@ -47,6 +52,7 @@ fn as_line(run: &Value) -> String {
             (_, Value::Null) | ("ended", _) => continue,
             ("began", Value::String(at)) => at.clone(),
             ("result", Value::String(word)) => format!(" {word}"),
+            ("host", Value::String(host)) => format!(" host={}", output::plain(host)),
             ("seconds", seconds) => format!(" after={:.1}s", seconds.as_f64().unwrap_or_default()),
             (_, value) => format!(" {name}={value}"),
         });

@@ -12,12 +12,14 @@ mod kills;
 mod ls;
 mod machine;
 mod machines;
+mod outputs;
 mod pooler;
 mod pools;
 mod retention;
 mod rights;
 mod store;
 mod vacuum;
+mod workers;
 
 use std::time::Duration;
 

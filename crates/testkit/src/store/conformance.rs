@@ -68,6 +68,7 @@ macro_rules! conformance {
             a_ledger_is_cleared_by_seek_and_keeps_what_is_finished_otherwise
             a_ledger_outlives_other_ways_of_delivery_but_no_seek_and_no_replacement_its_waits
             the_last_thousand_runs_are_kept
+            a_run_is_found_by_its_number_with_what_is_kept_of_its_output
             dead_letters_are_made_retried_and_removed
             dead_letters_are_retried_and_discarded_by_event_or_all_together
             a_dead_letter_needs_its_event
@@ -1276,6 +1277,7 @@ pub fn a_ledger_outlives_other_ways_of_delivery_but_no_seek_and_no_replacement_i
 fn finished(number: u32) -> Run {
     let span = Span { file: 7, offset: number.into(), length: 5 };
     Run {
+        number: 0,
         began: noon(),
         ended: noon(),
         attempt: number,
@@ -1284,13 +1286,27 @@ fn finished(number: u32) -> Run {
         result: RunResult::TimedOut,
         exit: Some(124),
         output: number.is_multiple_of(2).then_some(span),
+        host: None,
+        tail: number.is_multiple_of(2).then(|| tail(number)),
     }
+}
+
+/// What a run has printed: nothing that a store may not like.
+fn tail(number: u32) -> String {
+    format!("\u{1}\t\"é,\"tail\":\"{number}\\")
+}
+
+/// The runs as a store lists them, without what it says about the machine.
+fn listed(store: &mut dyn Store, consumer: &str, most: usize) -> Vec<Run> {
+    let runs = store.runs(&name(consumer), most).unwrap();
+    runs.into_iter().map(|run| Run { host: None, ..run }).collect()
 }
 
 pub fn the_last_thousand_runs_are_kept(store: &mut dyn Store) {
     subscribe(store, "c");
     subscribe(store, "d");
-    assert_eq!(store.runs(&name("c"), RUNS_KEPT).unwrap(), []);
+    assert_eq!(listed(store, "c", RUNS_KEPT), []);
+    let kept = |place: u32, number| Run { number: place.into(), tail: None, ..finished(number) };
     let end_run = |store: &mut dyn Store, consumer: &str, number| {
         let seen = get(store, consumer);
         let update = RunUpdate { runs: vec![finished(number)], ..RunUpdate::state(RunState::default()) };
@@ -1300,15 +1316,34 @@ pub fn the_last_thousand_runs_are_kept(store: &mut dyn Store) {
         end_run(store, "c", number);
     }
     end_run(store, "d", 1);
-    let all: Vec<Run> = (4..=RUNS_KEPT as u32 + 3).map(finished).collect();
-    assert_eq!(store.runs(&name("c"), usize::MAX).unwrap(), all);
-    assert_eq!(store.runs(&name("c"), 2).unwrap(), all[RUNS_KEPT - 2..]);
-    assert_eq!(store.runs(&name("d"), 2).unwrap(), [finished(1)]);
+    let all: Vec<Run> = (4..=RUNS_KEPT as u32 + 3).map(|number| kept(number, number)).collect();
+    assert_eq!(listed(store, "c", usize::MAX), all);
+    assert_eq!(listed(store, "c", 2), all[RUNS_KEPT - 2..]);
+    assert_eq!(listed(store, "d", 2), [kept(1, 1)]);
     // They outlive the subscription.
     store.unsubscribe(&name("c")).unwrap();
     subscribe(store, "c");
     end_run(store, "c", 9);
-    assert_eq!(store.runs(&name("c"), 2).unwrap(), [all[RUNS_KEPT - 1].clone(), finished(9)]);
+    assert_eq!(listed(store, "c", 2), [all[RUNS_KEPT - 1].clone(), kept(RUNS_KEPT as u32 + 4, 9)]);
+}
+
+pub fn a_run_is_found_by_its_number_with_what_is_kept_of_its_output(store: &mut dyn Store) {
+    let seen = subscribe(store, "c");
+    assert_eq!(store.run(&name("c"), 1).unwrap(), None);
+    let runs = vec![finished(1), finished(2), Run { tail: Some("a\0b".into()), ..finished(3) }];
+    store.update_run(&seen, &RunUpdate { runs, ..RunUpdate::state(RunState::default()) }).unwrap().unwrap();
+    let run = |store: &mut dyn Store, number| store.run(&name("c"), number).unwrap();
+    for number in [-1, 0, 4, i64::MAX] {
+        assert_eq!(run(store, number), None, "{number}");
+    }
+    let second = run(store, 2).unwrap();
+    let expected = Run { number: 2, host: second.host.clone(), tail: second.tail.clone(), ..finished(2) };
+    assert_eq!(second, expected);
+    // A store of one machine need not keep it.
+    assert!([None, Some(tail(2))].contains(&second.tail), "{second:?}");
+    assert_eq!(run(store, 1).unwrap().tail, None);
+    let third = run(store, 3).unwrap().tail;
+    assert!(third.is_none_or(|tail| tail.starts_with('a') && tail.ends_with('b')));
 }
 
 pub fn dead_letters_are_made_retried_and_removed(store: &mut dyn Store) {

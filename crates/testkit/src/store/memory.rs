@@ -305,6 +305,7 @@ impl Store for MemoryStore {
             updated_at: None,
             held_by: None,
             ran_on: None,
+            lease: None,
         };
         self.subscriptions.insert(consumer.clone(), subscription);
         from.map(|id| self.move_cursor(&consumer, id, Move::Seek)).transpose()
@@ -360,7 +361,8 @@ impl Store for MemoryStore {
         }
         for run in &update.runs {
             let runs = self.runs.entry(consumer.clone()).or_default();
-            runs.push(run.clone());
+            let number = runs.last().map_or(1, |last| last.number + 1);
+            runs.push(Run { number, ..run.clone() });
             runs.drain(..runs.len().saturating_sub(RUNS_KEPT));
         }
         if update.cancel_retries {
@@ -387,7 +389,12 @@ impl Store for MemoryStore {
 
     fn runs(&mut self, consumer: &ConsumerId, most: usize) -> Result<Vec<Run>> {
         let runs = self.runs.get(consumer).map_or(&[][..], Vec::as_slice);
-        Ok(runs[runs.len().saturating_sub(most)..].to_vec())
+        let newest = &runs[runs.len().saturating_sub(most)..];
+        Ok(newest.iter().map(|run| Run { tail: None, ..run.clone() }).collect())
+    }
+
+    fn run(&mut self, consumer: &ConsumerId, number: i64) -> Result<Option<Run>> {
+        Ok(self.runs.get(consumer).and_then(|runs| runs.iter().find(|run| run.number == number)).cloned())
     }
 
     fn remember_scan(&mut self, seen: &Subscription, upto: i64, failures: &[FilterFailure]) -> Result<usize> {

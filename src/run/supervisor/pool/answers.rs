@@ -8,13 +8,10 @@ use super::Pool;
 use super::places::Place;
 use crate::error::Result;
 use crate::model::answer::{Answer, Verdict};
-use crate::model::run::{BAD_EVENT, Exit, NOT_NOW, Run};
+use crate::model::run::{BAD_EVENT, ERROR_KEPT, Exit, NOT_NOW, Run, end_of};
 use crate::run::pipes::Output;
 use crate::run::settle::{Failed, fail};
 use crate::store::DeadLetterUpdate;
-
-/// How much is kept of what a handler says about an event, in bytes.
-const ERROR_KEPT: usize = 2048;
 
 impl Pool<'_, '_> {
     /// Takes what a handler that is kept has printed. Returns whether there may be more.
@@ -82,7 +79,7 @@ impl Pool<'_, '_> {
         if place.dead.take_if(|dead| *dead == id).is_some() {
             self.window.drop_taken(id);
             if counts {
-                let at = Utc::now();
+                let (error, at) = (end_of(&error, ERROR_KEPT).to_owned(), Utc::now());
                 self.dead_letters.push(DeadLetterUpdate::FailedAgain { event_id: id, exit, error, at });
             } else {
                 self.dead_after = Some(now + delay.unwrap_or_else(|| self.current.options.wait_after(1)));

@@ -81,6 +81,7 @@ impl Supervisor<'_> {
             update.state = update.state.stalled(&why);
         }
         update.runs.push(Run {
+            number: 0,
             began: subscription.state.since.unwrap_or(now),
             ended: now,
             attempt: 1,
@@ -89,6 +90,8 @@ impl Supervisor<'_> {
             result: RunResult::Unknown,
             exit: None,
             output: None,
+            host: None,
+            tail: None,
         });
         update.ledger = window.changes().to_vec();
         update.durable = true;

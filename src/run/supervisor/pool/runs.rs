@@ -10,7 +10,7 @@ use super::{Closing, Pool};
 use crate::error::Result;
 use crate::files::log::log;
 use crate::model::ledger::EventWait;
-use crate::model::run::{BAD_EVENT, Exit, NOT_NOW, Run, RunResult, STOPPED};
+use crate::model::run::{BAD_EVENT, ERROR_KEPT, Exit, NOT_NOW, Run, RunResult, STOPPED, end_of};
 use crate::run::dispatch;
 use crate::run::handler::Running;
 use crate::run::settle::Failed;
@@ -104,7 +104,7 @@ impl Pool<'_, '_> {
         if let Some(event_id) = dead {
             self.window.drop_taken(event_id);
             if !is_cut_short && !is_deferred {
-                let (error, at) = (output.clone(), Utc::now());
+                let (error, at) = (end_of(&output, ERROR_KEPT).to_owned(), Utc::now());
                 self.dead_letters.push(DeadLetterUpdate::FailedAgain { event_id, exit, error, at });
             }
         }
@@ -126,7 +126,7 @@ impl Pool<'_, '_> {
             then = Then::Stall(format!("the handler cannot be run (exit {code})"));
         } else if !left.is_empty() {
             let oldest = left.remove(0);
-            let judged = Failed { judged: false, ..self.failed(exit, output) };
+            let judged = Failed { judged: false, ..self.failed(exit, output.clone()) };
             self.fail(oldest, judged);
             if let Some(why) = self.stalls.clone() {
                 then = Then::Stall(why);
@@ -162,6 +162,7 @@ impl Pool<'_, '_> {
         let upto = self.window.ledger().cursor();
         let now = Utc::now();
         self.runs.push(Run {
+            number: 0,
             began: began.0,
             ended: now,
             attempt: 1,
@@ -170,6 +171,8 @@ impl Pool<'_, '_> {
             result,
             exit: exit.code(),
             output: span,
+            host: None,
+            tail: result.tail(&output),
         });
         self.tally.ended(began.0, now, exit, result == RunResult::Succeeded);
         let at = self.at_place(number);
@@ -231,7 +234,7 @@ impl Pool<'_, '_> {
         let mut then = Then::Idle;
         if let Some(event_id) = dead {
             self.window.drop_taken(event_id);
-            let (error, at) = (output.clone(), self.now());
+            let (error, at) = (end_of(&output, ERROR_KEPT).to_owned(), self.now());
             match exit {
                 Exit::Code(0) => self.dead_letters.push(DeadLetterUpdate::Remove { event_id }),
                 _ if is_stopped || interrupted => {}
@@ -259,7 +262,7 @@ impl Pool<'_, '_> {
                 then = Then::Stall(format!("the handler cannot be run (exit {code})"));
             }
         } else {
-            self.events_failed(&events, count == 1, exit, output);
+            self.events_failed(&events, count == 1, exit, output.clone());
         }
         if is_stopped {
             then = Then::Stall(STOPPED.to_owned());
@@ -277,6 +280,7 @@ impl Pool<'_, '_> {
         };
         let now = self.now();
         self.runs.push(Run {
+            number: 0,
             began: began.0,
             ended: now,
             attempt,
@@ -285,6 +289,8 @@ impl Pool<'_, '_> {
             result,
             exit: exit.code(),
             output: span,
+            host: None,
+            tail: result.tail(&output),
         });
         self.tally.ended(began.0, now, exit, result == RunResult::Succeeded);
         let (at, acked) = (self.at_place(number), self.window.ledger().cursor());
@@ -344,6 +350,7 @@ impl Pool<'_, '_> {
         let is_dead = self.dead_letters.len() > letters;
         let began = began.unwrap_or(now).min(now);
         self.runs.push(Run {
+            number: 0,
             began,
             ended: now,
             attempt,
@@ -352,6 +359,8 @@ impl Pool<'_, '_> {
             result: if is_dead { RunResult::Dead } else { RunResult::Unknown },
             exit: None,
             output: None,
+            host: None,
+            tail: None,
         });
         self.tally.ended(began, now, Exit::Unknown, false);
         self.changed.get_or_insert_with(Instant::now);
