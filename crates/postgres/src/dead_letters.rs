@@ -1,6 +1,7 @@
 //! Dead letters: events on which a handler failed, kept apart so that they do not hold up the others.
 
 use thread::Result;
+use thread::model::run::{ERROR_KEPT, end_of};
 use thread::model::subscription::{ConsumerId, DeadLetter};
 use thread::model::time;
 use thread::store::DeadLetterUpdate;
@@ -80,7 +81,8 @@ pub fn update(session: &mut Session<'_>, consumer: &ConsumerId, change: &DeadLet
     let exit = exit.code().map(i64::from);
     let exit: Param<'_> = (&exit, postgres::types::Type::INT8);
     // A text cannot contain U+0000 here, and this one is for people.
-    let (consumer, error, at) = (consumer.as_str(), error.replace('\0', "\u{fffd}"), time::format(*at));
+    let error = error.replace('\0', "\u{fffd}");
+    let (consumer, error, at) = (consumer.as_str(), end_of(&error, ERROR_KEPT), time::format(*at));
     let params = [text(&consumer), int(event_id), int(&attempts), exit, text(&error), text(&at)];
     session.rows(sql, &params).map(drop)
 }
