@@ -25,7 +25,7 @@ const COMMANDS: [&[&str]; 12] = [
     &["info"],
 ];
 
-pub const NAMES: [&str; 27] = [
+pub const NAMES: [&str; 28] = [
     "init",
     "push",
     "ask",
