@@ -626,7 +626,7 @@ pub fn a_subscription_is_read_back_unchanged(store: &mut dyn Store) {
         env: [("KEY".to_owned(), "=".to_owned())].into(),
         clear_env: true,
         no_handler: true,
-        concurrency: Some(3),
+        concurrency: None,
         key: Some("content ->> '$.key'".to_owned()),
         ahead: 77,
     };
