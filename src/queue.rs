@@ -11,7 +11,7 @@ pub mod locations;
 pub mod pending;
 mod push;
 pub mod retention;
-mod scheduled;
+pub mod scheduled;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};

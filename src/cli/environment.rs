@@ -7,8 +7,6 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use jiff::tz::TimeZone;
-
 use crate::files::{is_same, user_entry};
 use crate::model::location::Location;
 use crate::run::{Launcher, WakeBy};
@@ -81,11 +79,6 @@ pub fn launcher() -> Launcher {
     // Runs the same program even if its file was replaced in the meantime.
     let program = if cfg!(target_os = "linux") { PathBuf::from("/proc/self/exe") } else { own };
     Launcher { program, waking }
-}
-
-/// This machine's time zone; UTC if it has none.
-pub fn time_zone() -> TimeZone {
-    TimeZone::try_system().unwrap_or(TimeZone::UTC)
 }
 
 pub fn path() -> OsString {

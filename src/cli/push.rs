@@ -21,6 +21,7 @@ use crate::model::location::Location;
 use crate::model::scheduled::{Due, point_in_time};
 use crate::model::time;
 use crate::queue::delivery::Delivery;
+use crate::queue::scheduled::local_zone;
 use crate::queue::{PushedEvent, Queue};
 use crate::run::dispatch::Dispatched;
 use crate::run::{self, Waking};
@@ -96,7 +97,7 @@ pub struct DueArgs {
 
 impl DueArgs {
     fn due(&self) -> Result<Option<Due>> {
-        let at = self.at.as_deref().map(|at| point_in_time(at, &environment::time_zone()));
+        let at = self.at.as_deref().map(|at| point_in_time(at, &local_zone()));
         match at.transpose() {
             Ok(at) => Ok(self.after.map(Due::After).or(at.map(Due::At))),
             Err(problem) => {

@@ -9,12 +9,13 @@ use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 
 use super::event::EventArgs;
-use super::{Globals, environment, limit, output, push};
+use super::{Globals, limit, output, push};
 use crate::error::{Code, Error};
 use crate::failure::{Failure, Result, failed, usage};
 use crate::model::duration;
 use crate::model::schedule::{CatchUp, Schedule as Stored, Timing};
 use crate::model::time::{self, Time};
+use crate::queue::scheduled::local_zone;
 
 /// Push an event again and again, by cron's rules or at an interval
 ///
@@ -119,14 +120,8 @@ struct Next {
     count: u64,
 }
 
-/// The longest name, in bytes.
-const LONGEST_NAME: usize = 200;
-
 fn name(text: &str) -> std::result::Result<String, String> {
-    if text.is_empty() || text.len() > LONGEST_NAME || text.chars().any(char::is_control) {
-        return Err(format!("a name has 1 to {LONGEST_NAME} bytes and no control characters"));
-    }
-    Ok(text.to_owned())
+    Stored::check_name(text).map(|()| text.to_owned())
 }
 
 impl Schedule {
@@ -168,20 +163,7 @@ impl Add {
                 "leave out --idempotency-key: a schedule makes no event twice; nothing was stored",
             );
         }
-        let schedule = Stored {
-            name: self.name,
-            revision: 0,
-            timing,
-            catch_up: self.catch_up.into(),
-            paused: false,
-            source: event.source.into_owned(),
-            kind: event.kind.as_str().to_owned(),
-            subtype: event.subtype.map(Into::into),
-            content: event.content.into_owned(),
-            metadata: event.metadata.map(Into::into),
-            last: None,
-            next: None,
-        };
+        let schedule = Stored::of(self.name, timing, self.catch_up.into(), &event);
         // What would be refused then is refused now.
         schedule.event(now)?;
         let schedule = schedule.from_now(now);
@@ -209,7 +191,7 @@ impl Add {
 
 /// The name of this machine's time zone.
 fn zone_here() -> String {
-    environment::time_zone().iana_name().unwrap_or("UTC").to_owned()
+    local_zone().iana_name().unwrap_or("UTC").to_owned()
 }
 
 /// A time, in the zone of a schedule if that is known.

@@ -17,6 +17,9 @@ use super::time::{self, Time};
 /// At most this many events of a schedule are made in one transaction.
 const MOST_AT_ONCE: usize = 1000;
 
+/// The longest name of a schedule, in bytes.
+const LONGEST_NAME: usize = 200;
+
 /// A schedule's last time that lies further in the future than this is taken for that of a clock that was wrong. By
 /// less, clocks are put back for summer time, and nothing is done twice.
 const SET_BACK: TimeDelta = TimeDelta::hours(3);
@@ -170,6 +173,34 @@ fn from_zoned(time: &Zoned) -> Option<Time> {
 }
 
 impl Schedule {
+    /// A schedule of such events.
+    pub fn of(name: String, timing: Timing, catch_up: CatchUp, event: &NewEvent<'_>) -> Schedule {
+        Schedule {
+            name,
+            revision: 0,
+            timing,
+            catch_up,
+            paused: false,
+            source: event.source.to_string(),
+            kind: event.kind.as_str().to_owned(),
+            subtype: event.subtype.as_deref().map(str::to_owned),
+            content: event.content.to_string(),
+            metadata: event.metadata.as_deref().map(str::to_owned),
+            last: None,
+            next: None,
+        }
+    }
+
+    /// # Errors
+    ///
+    /// It cannot be the name of a schedule; says what a name is.
+    pub fn check_name(name: &str) -> Result<(), String> {
+        if name.is_empty() || name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
+            return Err(format!("a name has 1 to {LONGEST_NAME} bytes and no control characters"));
+        }
+        Ok(())
+    }
+
     /// The first time after this one; `None` if its timing has become invalid.
     pub fn after(&self, time: Time) -> Option<Time> {
         self.timing.times().ok()?.after(time)

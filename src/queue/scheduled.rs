@@ -1,5 +1,7 @@
 //! Making what is due events: scheduled events, and those of schedules.
 
+use jiff::tz::TimeZone;
+
 use super::Queue;
 use crate::error::{Error, Result};
 use crate::files::log::log;
@@ -11,7 +13,17 @@ use crate::store::Appended;
 /// Scheduled events that become events in one transaction: short enough for a push to wait for it.
 const MOST_AT_ONCE: usize = 500;
 
+/// The time zone of this machine; UTC if it has none.
+pub fn local_zone() -> TimeZone {
+    TimeZone::try_system().unwrap_or(TimeZone::UTC)
+}
+
 impl Queue {
+    /// How many scheduled events there are.
+    pub fn count_scheduled(&mut self) -> Result<u64> {
+        self.store.count_scheduled()
+    }
+
     /// The scheduled events after this one, in the order in which they are due; `None`: from the first on.
     pub fn scheduled(
         &mut self,

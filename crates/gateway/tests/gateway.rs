@@ -388,6 +388,7 @@ scenarios! {
         events_are_filtered_read_page_by_page_and_followed
         words_are_searched_for_in_the_contents
         old_events_that_nobody_takes_are_flagged
+        what_is_to_come_is_shown
         runs_of_one_second_are_told_apart
         a_filter_that_takes_too_long_says_how_far_it_has_come
         an_event_shows_its_content_and_who_handled_it

@@ -2,6 +2,7 @@
 
 pub mod processes;
 pub mod queue;
+pub mod schedules;
 pub mod sessions;
 pub mod sub_agents;
 pub mod wait_time;
@@ -99,6 +100,13 @@ tools! {
     "info", Nothing, Read queue::info: queue::InfoArgs => queue::Info, true:
         "The state of a thread: its newest event id, and for each consumer its cursor, whether events are \
          pending, and dead letters.";
+    "schedule_create", Nothing, Write schedules::create: schedules::CreateArgs => schedules::Created, false:
+        "Have a message come later, as a reminder: once (in, at), or again and again (every, cron). Its agent \
+         answers it then.";
+    "schedule_list", Nothing, Read schedules::list: schedules::ListArgs => schedules::Listed, true:
+        "What is to come.";
+    "schedule_cancel", Nothing, Write schedules::cancel: schedules::CancelArgs => schedules::Cancelled, false:
+        "Let a message, or a schedule, not come any more.";
     "subscribe", Permission, Write queue::subscribe: queue::SubscribeArgs => queue::Subscribed, false:
         "Register a shell command that is started for each new event of a thread that matches a filter. \
          Returns where it begins.";

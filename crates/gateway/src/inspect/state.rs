@@ -16,7 +16,9 @@ use thread::pending::CountLimits;
 use thread_conversation::CONSUMER;
 use thread_sessions::Result;
 
-use super::dto::{Consumer, ConsumerCounts, Figures, LastRun, RunUnderWay, Settings, State, Summary, Thread};
+use super::dto::{
+    Consumer, ConsumerCounts, Figures, LastRun, RunUnderWay, Settings, State, Summary, Thread, ToCome,
+};
 use super::rate::Rate;
 use super::runs;
 use super::threads::{Target, ThreadId};
@@ -205,8 +207,33 @@ pub fn thread(
         first_at,
         rate_by_hour: hours.series(now),
         consumers_state,
+        to_come: to_come(queue)?,
+        scheduled: queue.count_scheduled()?,
     };
     Ok((thread, looked.is_moving))
+}
+
+/// How many scheduled events are shown, and how much of the content of each, in bytes.
+const SHOWN: usize = 20;
+const BEGINNING: usize = 200;
+
+fn to_come(queue: &mut Queue) -> Result<Vec<ToCome>> {
+    let beginning = |text: &str| text[..text.floor_char_boundary(BEGINNING)].to_owned();
+    let schedules = queue.schedules()?.into_iter().map(|schedule| ToCome {
+        next: schedule.next.filter(|_| !schedule.paused).map(time::format),
+        rule: Some(schedule.timing.text()),
+        kind: schedule.kind,
+        content: beginning(&schedule.content),
+        id: schedule.name,
+    });
+    let scheduled = queue.scheduled(None, SHOWN)?.into_iter().map(|scheduled| ToCome {
+        id: scheduled.id.to_string(),
+        next: Some(time::format(scheduled.due)),
+        rule: None,
+        kind: scheduled.event.kind.as_str().to_owned(),
+        content: beginning(&scheduled.event.content),
+    });
+    Ok(schedules.chain(scheduled).collect())
 }
 
 /// A consumer as it is now.

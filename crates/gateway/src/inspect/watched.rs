@@ -134,6 +134,8 @@ impl Inspector {
                     first_at: None,
                     rate_by_hour: Vec::new(),
                     consumers_state: Vec::new(),
+                    to_come: Vec::new(),
+                    scheduled: 0,
                 };
                 Some(Seen::Thread(written(&thread)))
             }

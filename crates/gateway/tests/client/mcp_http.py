@@ -53,7 +53,7 @@ async def clients_use_every_tool_in_both_generations():
             gateway.thread("subscribe", "--consumer", "reader", "--no-handler", session=talk)
             async with calls.http(gateway.url + "/mcp", gateway.token, mode) as client:
                 used = await calls.use_every_tool(client, talk)
-                assert used == set(await calls.names(client)) and len(used) == 13, used
+                assert used == set(await calls.names(client)) and len(used) == 16, used
                 [resource] = (await client.list_resources()).resources
                 assert resource.uri == f"thread://{talk}/events"
                 [contents] = (await client.read_resource(resource.uri)).contents

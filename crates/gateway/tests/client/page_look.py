@@ -357,6 +357,26 @@ async def old_events_that_nobody_takes_are_flagged():
         await expect(tab.locator(".verdict")).to_have_text("Nothing is wrong.")
 
 
+async def what_is_to_come_is_shown():
+    async with looking() as (inbox, gateway, browser, tab):
+        await expect(tab.locator(".to-come")).to_have_count(0)
+        inbox.do("schedule", "add", "daily", "--cron", "0 9 * * 1-5", "--tz", "Europe/Berlin", "write the digest")
+        inbox.do("push", "--in", "1h", "<b>is it still down?</b>")
+        inbox.do("schedule", "add", "off", "--every", "1h", "x")
+        inbox.do("schedule", "pause", "off")
+        rows = tab.locator(".to-come tbody tr")
+        await expect(rows).to_have_count(3)
+        await expect(rows.nth(0)).to_contain_text("0 9 * * 1-5 Europe/Berlin")
+        await expect(rows.nth(0)).to_contain_text("write the digest")
+        await expect(rows.nth(1)).to_contain_text("paused")
+        await expect(rows.nth(2)).to_contain_text("s1")
+        await expect(rows.nth(2)).to_contain_text("<b>is it still down?</b>")
+        inbox.do("scheduled", "cancel", "s1")
+        inbox.do("schedule", "remove", "daily")
+        inbox.do("schedule", "remove", "off")
+        await expect(tab.locator(".to-come")).to_have_count(0)
+
+
 async def runs_of_one_second_are_told_apart():
     async with looking() as (inbox, gateway, browser, tab):
         inbox.subscribe("quick", "cat >/dev/null", "--deliver", "stdin", "--batch-size", "1")

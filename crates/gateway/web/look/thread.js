@@ -2,7 +2,7 @@
 
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { Offline } from "../offline.js";
-import { Ago } from "../time.js";
+import { Ago, Stamp } from "../time.js";
 import { bytesText, visible } from "../text.js";
 import { state } from "../state.js";
 import { api } from "./api.js";
@@ -66,12 +66,25 @@ function Overview({ thread }) {
     <div class="rows">${[...consumers].sort(byNeed).map((consumer) => html`<${Card} key=${consumer.name} thread=${thread} consumer=${consumer} />`)}</div>
     ${consumers.length === 0 && html`<p class="hint">No consumer is subscribed: events are stored, and start nothing.</p>
       <${AsCommand} lines=${`${command(thread, "subscribe", "NAME", "COMMAND")} --deliver stdin`} />`}
+    ${thread.to_come?.length > 0 && html`<${ToCome} thread=${thread} />`}
     <h2>When events came</h2>
     <${Rates} thread=${thread} />
     <p class="hint"><a href=${address.eventsAddress(id)}>${count(thread.events, "event")}</a> in all${thread.first_at && html`, the first <${Ago} time=${thread.first_at} />`}${
       thread.newest_at && html`, the last <${Ago} time=${thread.newest_at} />`}${thread.size_bytes >= 0 && ` · ${bytesText(thread.size_bytes)} on disk`} · <code>${visible(path)}</code></p>
     <${AsCommand} lines=${[command(thread, "info"), `${command(thread, "peek")} -n 20 --follow`]} />
   </div>`;
+}
+
+function ToCome({ thread }) {
+  const { to_come: list, scheduled } = thread;
+  const hidden = scheduled - list.filter(({ rule }) => !rule).length;
+  return html`<h2>What is to come</h2>
+    <table class="to-come"><thead><tr><th scope="col">What</th><th scope="col">When</th><th scope="col">Content</th></tr></thead>
+      <tbody>${list.map(({ id, next, rule, content }) => html`<tr key=${id}><th scope="row"><code>${visible(id)}</code></th>
+        <td>${next ? html`<${Stamp} time=${next} />` : "paused"}${rule && html`<br /><small>${visible(rule)}</small>`}</td>
+        <td>${visible(content)}</td></tr>`)}</tbody></table>
+    ${hidden > 0 && html`<p class="hint">${count(hidden, "scheduled event")} more.</p>`}
+    <${AsCommand} lines=${[command(thread, "scheduled"), command(thread, "schedule", "list")]} />`;
 }
 
 function Rates({ thread }) {

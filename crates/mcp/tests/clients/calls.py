@@ -83,6 +83,10 @@ async def use_every_tool(client, session):
     await until(client, "process_status", {"session": session, "process": pushed["run_id"]},
                 lambda status: status["state"] == "cancelled")
     assert "process_list" in await refused(client, "process_cancel", {"session": session, "process": "nothing"})
+    created = await use("schedule_create", session=session, content="look again", **{"in": "1h"})
+    listed = await use("schedule_list", session=session)
+    assert [(one["id"], one["next"]) for one in listed["schedules"]] == [(created["id"], created["next"])]
+    await use("schedule_cancel", session=session, id=created["id"])
     return used
 
 

@@ -20,10 +20,11 @@ def ask(*words):
     return json.loads(done.stdout)
 
 names = [tool["name"] for tool in ask("--method", "tools/list")["tools"]]
-assert len(names) == 13, names
+assert len(names) == 16, names
 arguments = {
     "peek": {}, "info": {}, "sessions_get": {}, "process_wait_time": {}, "wait": {"timeout_seconds": 0},
     "push": {"content": "hello"}, "ack": {"consumer": "reader", "id": 1}, "subagent_run": {"task": "x"},
+    "schedule_create": {"content": "later", "in": "1h"}, "schedule_list": {}, "schedule_cancel": {"id": "s1"},
     "process_status": {"process": "run_1"}, "process_cancel": {"process": "run_1"},
 }
 for name in names:

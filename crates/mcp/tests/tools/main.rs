@@ -5,5 +5,6 @@ mod harness;
 mod hostile;
 mod processes;
 mod queue;
+mod schedules;
 mod sessions;
 mod usage;

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use crate::harness::{Client, Root, command};
 
-const QUEUE: [&str; 5] = ["push", "peek", "wait", "ack", "info"];
+const QUEUE: [&str; 8] =
+    ["push", "peek", "wait", "ack", "info", "schedule_create", "schedule_list", "schedule_cancel"];
 const SESSIONS: [&str; 3] = ["sessions_search", "sessions_list", "sessions_get"];
 const PROCESSES: [&str; 5] =
     ["process_list", "process_status", "process_cancel", "process_wait_time", "subagent_run"];

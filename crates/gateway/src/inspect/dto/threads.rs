@@ -109,6 +109,27 @@ pub struct Thread {
     /// How many were stored in each of the last 24 hours; the last is the one under way.
     pub rate_by_hour: Vec<u64>,
     pub consumers_state: Vec<Consumer>,
+    /// Schedules, and the scheduled events that are due first, at most 20 of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub to_come: Vec<ToCome>,
+    /// How many scheduled events there are.
+    pub scheduled: u64,
+}
+
+/// A schedule, or an event that is not due yet.
+#[skip_serializing_none]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct ToCome {
+    /// The name of a schedule, or the number of an event: `s17`.
+    pub id: String,
+    /// When it comes next, unless the schedule is paused.
+    pub next: Option<String>,
+    /// By what rule a schedule makes events.
+    pub rule: Option<String>,
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The beginning of its content.
+    pub content: String,
 }
 
 /// What a consumer does, in the words of `thread info`.
