@@ -8,9 +8,9 @@ pub mod dead;
 pub mod delivery;
 mod init;
 pub mod locations;
-pub mod pending;
+pub(crate) mod pending;
 mod push;
-pub mod retention;
+pub(crate) mod retention;
 pub mod scheduled;
 
 use std::ops::ControlFlow;

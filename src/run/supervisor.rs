@@ -288,7 +288,10 @@ impl Supervisor<'_> {
                     if self.has_adopted() { self.lock_again() } else { Ok(None) }
                 }
                 NextStep::Start(_) if !is_left_to_others(self.files, self.consumer) => self.lock_again(),
-                _ => Ok(None),
+                _ => {
+                    self.keeper.borrow_mut().keep(&mut queue);
+                    Ok(None)
+                }
             }
         })?;
         if waits {
@@ -304,11 +307,11 @@ impl Supervisor<'_> {
                 return Ok(());
             }
             let mut keeper = self.keeper.borrow_mut();
-            keeper.keep(&mut Queue::open_waiting(self.files.location(), SHORT_WAIT)?);
-            match keeper.due().filter(|_| keeper.has_more()) {
-                Some(next) => std::thread::sleep(next.saturating_duration_since(Instant::now())),
-                None => return Ok(()),
-            }
+            let Some(next) = keeper.due().filter(|_| keeper.has_more()) else { return Ok(()) };
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+            // If it cannot be opened, another process goes on.
+            let Ok(mut queue) = Queue::open_waiting(self.files.location(), SHORT_WAIT) else { return Ok(()) };
+            keeper.keep(&mut queue);
         }
     }
 
