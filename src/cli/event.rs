@@ -38,7 +38,7 @@ pub struct EventArgs {
     /// The payload as an option; - is not special
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, hide = true)]
     content: Option<String>,
-    /// Read the payload from a file, or from stdin with -
+    /// Read the payload from a file, or - for stdin
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
           conflicts_with = "content")]
     content_file: Option<PathBuf>,
