@@ -17,7 +17,10 @@ use thread::model::filter::Filter;
 use thread::model::ledger::Ledger;
 use thread::model::location::Location;
 use thread::model::run::{Deliver, Options, Phase, Run, StopRequest};
+use thread::model::schedule::Schedule;
+use thread::model::scheduled::{NextDue, ScheduledEvent, ScheduledId, Which};
 use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
+use thread::model::time::Time;
 use thread::queue::NewThread;
 use thread::queue::locations::{self, Scheme};
 use thread::run::launcher::LEASE;
@@ -81,6 +84,15 @@ delegate! {
     fn changes() -> Result<i64>;
     fn config() -> Result<BTreeMap<String, String>>;
     fn set_config(name: &str, value: Option<&str>) -> Result<bool>;
+    fn scheduled(after: Option<(Time, ScheduledId)>, most: usize) -> Result<Vec<ScheduledEvent>>;
+    fn count_scheduled() -> Result<u64>;
+    fn cancel_scheduled(id: ScheduledId) -> Result<bool>;
+    fn next_scheduled() -> Result<Option<NextDue>>;
+    fn make_scheduled(which: Which, most: usize) -> Result<Appended>;
+    fn schedules() -> Result<Vec<Schedule>>;
+    fn change_schedule(
+        name: &str, seen: Option<&Schedule>, to: Option<&Schedule>, events: &[NewEvent<'_>]
+    ) -> Result<Option<Appended>>;
 }
 
 /// All threads of the scheme.

@@ -12,6 +12,7 @@ use crate::error::Code;
 use crate::failure::{Result, WithHint, failed, usage};
 use crate::model::event::{Defaults, NewEvent, Type};
 use crate::model::location::Location;
+use crate::queue::scheduled::local_zone;
 
 /// The largest content, in bytes: SQLite allows no larger row.
 const MAX_CONTENT: u64 = 999_000_000;
@@ -98,7 +99,7 @@ impl EventArgs {
             kind: Some(self.kind.unwrap_or_else(|| Type::Message.as_str().to_owned())),
             subtype: self.subtype,
             due: None,
-            zone: Some(environment::time_zone()),
+            zone: Some(local_zone()),
         }
     }
 

@@ -66,7 +66,7 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// [`Error::BrokenFilter`](crate::error::Error::BrokenFilter).
+    /// [`Error::BrokenFilter`].
     pub fn scan_pending(
         &mut self,
         subscription: &Subscription,
