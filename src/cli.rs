@@ -92,9 +92,7 @@ struct Cli {
 
 const EXAMPLE: &str = "\
 Example:
-  thread init inbox
-  thread subscribe -t inbox bot ./agent.sh --deliver stdin
-  git diff | thread push -t inbox -";
+  thread init inbox && git diff | thread push -t inbox -";
 
 const REFERENCE: &str = "\
 Environment:

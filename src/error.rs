@@ -9,11 +9,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use self::code::Code;
+use crate::model::due::ScheduledId;
 use crate::model::event::InvalidEvent;
 use crate::model::filter::FilterError;
 use crate::model::key::InvalidKey;
 use crate::model::location::Location;
-use crate::model::scheduled::ScheduledId;
 use crate::model::subscription::ConsumerId;
 
 /// Maximum length of a thread's path, in bytes. SQLite allows 511, including the suffixes of its own files.

@@ -6,6 +6,7 @@
 pub mod answer;
 pub mod backend;
 pub mod config;
+pub mod due;
 pub mod duration;
 pub mod event;
 pub mod exponential_backoff;

@@ -7,6 +7,7 @@
 mod config;
 mod consumers;
 mod dead_letters;
+mod due;
 mod error;
 mod events;
 mod ledger;
@@ -339,7 +340,7 @@ impl Store for Sqlite {
     }
 
     fn make_scheduled(&mut self, which: Which, most: usize) -> Result<Appended> {
-        scheduled::make(self, which, most)
+        due::make(self, which, most)
     }
 
     fn schedules(&mut self) -> Result<Vec<Schedule>> {
@@ -353,7 +354,7 @@ impl Store for Sqlite {
         to: Option<&Schedule>,
         events: &[NewEvent<'_>],
     ) -> Result<Option<Appended>> {
-        scheduled::change(self, name, seen, to, events)
+        due::change(self, name, seen, to, events)
     }
 
     fn changes(&mut self) -> Result<i64> {

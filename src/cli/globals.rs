@@ -16,7 +16,7 @@ use crate::queue::Queue;
 #[derive(Args, Default)]
 pub struct Globals {
     /// Run as if started in DIR, relative to any earlier -C
-    #[arg(short = 'C', value_name = "DIR", value_hint = ValueHint::DirPath)]
+    #[arg(short = 'C', value_name = "DIR", value_hint = ValueHint::DirPath, hide_short_help = true)]
     directories: Vec<PathBuf>,
     /// The thread [default: $THREAD_DIR, or the one you are in]
     #[arg(short, long, global = true, display_order = 900, value_name = "PATH", value_hint = ValueHint::DirPath,

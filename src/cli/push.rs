@@ -52,9 +52,8 @@ thread push [OPTIONS] <TEXT>
 Examples:
   thread push -t inbox 'Hello'
   git diff | thread push -t inbox --type record --subtype diff
-  thread push -t inbox --in 30m 'Is it still down?'
   tail -F app.log | thread push -t inbox --lines --follow
-  thread push -t inbox --meta run_id=17 --meta stage=plan 'Begin'
+  thread push -t inbox --in 30m --meta run_id=17 'Is it still down?'
   jq -c '{content: .}' build.jsonl |
     thread push -t inbox --batch --source ci --type record")]
 pub struct Push {
@@ -63,8 +62,8 @@ pub struct Push {
     /// Mark it as the answer to this event, by reply_to in its metadata
     #[arg(long, value_name = "ID", value_parser = event_id, allow_negative_numbers = true)]
     reply_to: Option<i64>,
-    /// Then wait up to this long until every consumer whose filter matches has acknowledged it (exit 3: not in
-    /// time; exit 1: it is a dead letter)
+    /// Then wait up to this long until every consumer that it matches has acknowledged it (exit 3:
+    /// not in time, 1: a dead letter)
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     sync: Option<Duration>,
     #[command(flatten)]
@@ -87,10 +86,12 @@ pub struct Push {
 
 #[derive(Args)]
 pub struct DueArgs {
-    /// Store it now, but make it an event only after this time; prints a number like s17
+    /// Make it an event only after this time; prints s17 or the like
     #[arg(long = "in", value_name = "D", value_parser = duration::parse, conflicts_with = "sync")]
     after: Option<Duration>,
-    /// The same, at a time like '2026-03-18 10:30' (here) or 2026-03-18T10:30:00Z
+    /// The same, at a time like '2026-03-18 10:30'
+    ///
+    /// In this machine's time zone, or RFC 3339: 2026-03-18T10:30:00Z.
     #[arg(long, value_name = "TIME", conflicts_with_all = ["after", "sync"])]
     at: Option<String>,
 }

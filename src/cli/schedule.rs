@@ -24,9 +24,9 @@ use crate::queue::scheduled::local_zone;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  thread schedule add -t inbox morning --cron '0 9 * * 1-5' --tz Europe/Berlin 'Good morning'
+  thread schedule add -t inbox am --cron '0 9 * * 1-5' --tz Europe/Berlin 'Up'
   thread schedule list -t inbox
-  thread schedule next -t inbox morning -n 3")]
+  thread schedule next -t inbox am -n 3")]
 pub struct Schedule {
     #[command(subcommand)]
     what: What,
@@ -40,8 +40,8 @@ enum What {
     /// one that they repeat comes once, unless it is one of every hour. --every counts from now.
     #[command(after_help = "\
 Examples:
-  thread schedule add -t inbox morning --cron '0 9 * * 1-5' --tz Europe/Berlin 'Good morning'
-  thread schedule add -t inbox poll --every 15m --catch-up none --type record --subtype poll ''")]
+  thread schedule add -t inbox am --cron '0 9 * * 1-5' --tz Europe/Berlin 'Up'
+  thread schedule add -t inbox poll --every 15m --catch-up none 'Look for mail'")]
     Add(Box<Add>),
     /// List the schedules
     ///

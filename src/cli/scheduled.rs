@@ -13,7 +13,7 @@ use crate::model::time;
 /// Scheduled events that are printed at a time.
 const PAGE: usize = 100;
 
-/// List, cancel or bring forward events that are due later
+/// List events that are due later; cancel one, or make it an event now
 ///
 /// What `thread push --in` or `--at` has stored, in the order in which it is due. With --json it prints one JSON object
 /// per line. Cancelling frees the idempotency key.
@@ -114,6 +114,7 @@ fn cancel(id: ScheduledId, globals: &Globals) -> Result<()> {
     if !queue.cancel_scheduled(id)? {
         return unknown(id);
     }
+    push::attend(&mut queue);
     globals.print(id, json!({ "scheduled_id": id.to_string() }))
 }
 
@@ -125,6 +126,7 @@ fn now(id: ScheduledId, globals: &Globals) -> Result<()> {
     signals::set_stored(0);
     let source = queue.event(event)?.map(|event| event.source).unwrap_or_default();
     push::finish(&mut queue, &source, &mut |_| {});
+    push::attend(&mut queue);
     let printed = globals.print(event, json!({ "scheduled_id": id.to_string(), "id": event }));
     output::confirm(printed, "it is an event now");
     Ok(())

@@ -11,9 +11,9 @@ use std::collections::HashMap;
 use serde::de::IgnoredAny;
 
 pub use self::batch::Defaults;
+use super::due::Due;
 use super::json::{strip_white_space, write_object, write_string};
 use super::key::{IdempotencyKey, InvalidKey};
-use super::scheduled::Due;
 use super::time::{self, Time};
 
 /// Type of an event. Any other type is refused.

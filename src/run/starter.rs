@@ -193,7 +193,11 @@ impl<'a> Starter<'a> {
         let mut next_event = std::mem::take(&mut thread.next_event);
         let worker = self.watcher.is_some().then(|| !self.listing.named.contains(location));
         let looked = Queue::open_waiting(location, BUSY_TIMEOUT).and_then(|mut queue| {
-            let left = next_event.make(&mut queue)?;
+            let left = match next_event.make(&mut queue) {
+                // Another machine is at it.
+                Err(e) if e.is_locked() => Some(BETWEEN_LOOKS),
+                left => left?,
+            };
             let all = queue.store.subscriptions()?;
             let time = slots.is_none().then_some(OWN_TIME);
             let all = start(&mut queue, self.launcher, all, time, Waits::Left(slots))?;

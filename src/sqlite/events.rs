@@ -93,7 +93,10 @@ impl Inserter<'_> {
                     }
                     None => match scheduled::find(self.conn, event)? {
                         Some(scheduled) => scheduled,
-                        None if event.due.is_some() => scheduled::insert(self, event).doing(doing)?,
+                        None if event.due.is_some() => {
+                            self.appended.scheduled += 1;
+                            scheduled::insert(self.conn, &self.appended.created_at, event).doing(doing)?
+                        }
                         None => {
                             self.insert(std::slice::from_ref(event)).doing(doing)?;
                             self.count()

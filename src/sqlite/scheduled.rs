@@ -6,18 +6,16 @@
 use std::time::Duration;
 
 use chrono::Utc;
-use rusqlite::types::ToSql;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::error::Doing;
-use super::events::{self, Inserter};
-use super::{Sqlite, migrate, text_of};
+use super::{migrate, text_of};
 use crate::error::{Error, Result};
 use crate::model::event::{NewEvent, Type};
 use crate::model::schedule::Schedule;
-use crate::model::scheduled::{Due, NextDue, ScheduledEvent, ScheduledId, Which};
+use crate::model::scheduled::{Due, NextDue, ScheduledEvent, ScheduledId};
 use crate::model::time::{self, Time};
-use crate::store::{Appended, Stored};
+use crate::store::Stored;
 
 const DOING: &str = "reading what is scheduled";
 
@@ -25,7 +23,7 @@ const DOING: &str = "reading what is scheduled";
 ///
 /// `metadata` is that of the event, with the time at which it was scheduled. `delay_ms` is set if it was scheduled by a
 /// duration. `schedule` is JSON: model::schedule::Schedule.
-fn prepare(conn: &Connection) -> rusqlite::Result<()> {
+pub fn prepare(conn: &Connection) -> rusqlite::Result<()> {
     if has_tables(conn)? {
         return Ok(());
     }
@@ -54,7 +52,7 @@ fn prepare(conn: &Connection) -> rusqlite::Result<()> {
     migrate::raise_version(conn, migrate::TIME)
 }
 
-fn has_tables(conn: &Connection) -> rusqlite::Result<bool> {
+pub fn has_tables(conn: &Connection) -> rusqlite::Result<bool> {
     conn.table_exists(Some("main"), "schedules")
 }
 
@@ -87,11 +85,10 @@ pub fn find(conn: &Connection, event: &NewEvent<'_>) -> Result<Option<Stored>> {
     }
 }
 
-/// Stores an event that is due later.
-pub fn insert(inserter: &mut Inserter<'_>, event: &NewEvent<'_>) -> rusqlite::Result<Stored> {
-    let Inserter { conn, appended, .. } = inserter;
+/// Stores an event that is due later. `at` is the time of the transaction.
+pub fn insert(conn: &Connection, at: &str, event: &NewEvent<'_>) -> rusqlite::Result<Stored> {
     prepare(conn)?;
-    let now = time::parse(&appended.created_at).unwrap_or_default();
+    let now = time::parse(at).unwrap_or_default();
     let due = event.due_at(now).unwrap_or(now);
     let delay = match event.due {
         Some(Due::After(delay)) => Some(i64::try_from(delay.as_millis()).unwrap_or(i64::MAX)),
@@ -108,10 +105,9 @@ pub fn insert(inserter: &mut Inserter<'_>, event: &NewEvent<'_>) -> rusqlite::Re
         event.kind.as_str(),
         event.subtype,
         event.content,
-        event.metadata_scheduled(&appended.created_at),
+        event.metadata_scheduled(at),
         event.idempotency_key.as_deref()
     ])?;
-    appended.scheduled += 1;
     Ok(Stored::Scheduled { id: ScheduledId(id), due, repeated: false })
 }
 
@@ -183,42 +179,6 @@ pub fn next(conn: &Connection) -> rusqlite::Result<Option<NextDue>> {
     Ok(Some(NextDue { now: Utc::now(), at, delayed }))
 }
 
-pub fn make(store: &mut Sqlite, which: Which, most: usize) -> Result<Appended> {
-    if !has_tables(&store.conn).doing(DOING)? {
-        return Ok(Appended::default());
-    }
-    events::in_transaction(store, &mut |inserter| {
-        let (condition, value): (_, Box<dyn ToSql>) = match which {
-            Which::Upto(time) => ("due <= ?1 ORDER BY due, id", Box::new(time::format(time))),
-            Which::Delayed(time) => {
-                ("delay_ms IS NOT NULL AND due <= ?1 ORDER BY due, id", Box::new(time::format(time)))
-            }
-            Which::One(id) => ("id = ?1", Box::new(id.0)),
-        };
-        let most = i64::try_from(most).unwrap_or(i64::MAX);
-        // What another program has stored under the same key since stays.
-        let insert = format!(
-            "INSERT OR IGNORE INTO events (created_at, source, type, subtype, content, metadata, idempotency_key) \
-             SELECT ?3, source, type, subtype, content, metadata, idempotency_key FROM scheduled \
-             WHERE {condition} LIMIT ?2"
-        );
-        let delete = format!(
-            "DELETE FROM scheduled WHERE id IN (SELECT id FROM scheduled WHERE {condition} LIMIT ?2)"
-        );
-        let created_at = inserter.appended.created_at.clone();
-        let conn = inserter.conn;
-        let made = conn
-            .prepare_cached(&insert)
-            .and_then(|mut insert| insert.execute(params![value, most, created_at]))
-            .doing("storing what is due")?;
-        conn.prepare_cached(&delete)
-            .and_then(|mut delete| delete.execute(params![value, most]))
-            .doing("storing what is due")?;
-        (0..made).for_each(|_| drop(inserter.count()));
-        Ok(())
-    })
-}
-
 pub fn schedules(conn: &Connection) -> rusqlite::Result<Vec<Schedule>> {
     if !has_tables(conn)? {
         return Ok(Vec::new());
@@ -233,41 +193,6 @@ pub fn schedules(conn: &Connection) -> rusqlite::Result<Vec<Schedule>> {
         Some(Schedule { name, revision, ..schedule })
     };
     Ok(rows.into_iter().filter_map(schedule).collect())
-}
-
-pub fn change(
-    store: &mut Sqlite,
-    name: &str,
-    seen: Option<&Schedule>,
-    to: Option<&Schedule>,
-    events: &[NewEvent<'_>],
-) -> Result<Option<Appended>> {
-    let mut is_current = false;
-    let appended = events::in_transaction(store, &mut |inserter| {
-        let conn = inserter.conn;
-        prepare(conn).doing(DOING)?;
-        let revision: Option<i64> = conn
-            .query_row("SELECT revision FROM schedules WHERE name = ?", [name], |row| row.get(0))
-            .optional()
-            .doing(DOING)?;
-        is_current = revision == seen.map(|seen| seen.revision);
-        if !is_current {
-            return Ok(());
-        }
-        let changed = match to {
-            Some(to) => {
-                let json = serde_json::to_string(to).unwrap_or_default();
-                conn.execute(
-                    "INSERT OR REPLACE INTO schedules (name, schedule, revision) VALUES (?, ?, ?)",
-                    params![name, json, revision.unwrap_or(0) + 1],
-                )
-            }
-            None => conn.execute("DELETE FROM schedules WHERE name = ?", [name]),
-        };
-        changed.doing("changing a schedule")?;
-        inserter.put(events).map(drop)
-    })?;
-    Ok(is_current.then_some(appended))
 }
 
 fn text(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<String>> {

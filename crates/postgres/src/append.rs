@@ -16,14 +16,11 @@ use thread::{Error, Event, Result};
 
 use crate::copy::{self, Copy};
 use crate::error;
-use crate::link::{Link, Locks, Session, bytes, int, text};
+use crate::link::{Link, Locks, NOW, Session, bytes, int, text};
 use crate::read::{EVENT, event_of};
 use crate::scheduled::{self, Known};
 
 const DOING: &str = "storing";
-
-/// The time, as events have it. It is asked for once the counter row is locked.
-pub const NOW: &str = r#"to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')"#;
 
 pub const COLUMNS: &str = "thread, id, created_at, source, type, subtype, content, metadata, idempotency_key";
 
@@ -74,7 +71,7 @@ impl Inserter<'_> {
         }
         refuse_nul(events)?;
         if events.iter().any(|event| event.due.is_some()) {
-            self.store.prepare_schedules()?;
+            scheduled::prepare(self.store)?;
         }
         self.begin()?;
         let is_plain = |event: &NewEvent<'_>| {

@@ -37,6 +37,7 @@ mod connection;
 mod consumers;
 mod copy;
 mod dead_letters;
+mod due;
 mod environment;
 mod error;
 mod json;

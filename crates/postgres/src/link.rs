@@ -16,10 +16,12 @@ use thread::{Error, Result};
 use crate::connection::Connection;
 use crate::error::{self, Doing, failed};
 use crate::location::Target;
-use crate::migrate;
 
 /// How long a transaction may wait for this process, which may be cut off or stopped, before the server ends it.
 const LONGEST_PAUSE: &str = "1min";
+
+/// The time, as events have it.
+pub const NOW: &str = r#"to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')"#;
 
 /// A parameter of a statement, and its type: with it, a statement needs one round trip and no name.
 pub type Param<'p> = (&'p (dyn ToSql + Sync), Type);
@@ -99,17 +101,6 @@ impl Link {
         };
         self.is_spoilt = false;
         Ok(self.connection.insert(connection))
-    }
-
-    /// Makes sure that there are the tables of what is scheduled, by a connection of its own: a transaction may be open.
-    pub fn prepare_schedules(&mut self) -> Result<()> {
-        if !self.has_schedules {
-            let mut connection = Connection::take(&self.target.settings)?;
-            migrate::raise_version(&mut connection.client, &self.target.schema, migrate::WITH_SCHEDULES)?;
-            connection.keep(&self.target.settings);
-            self.has_schedules = true;
-        }
-        Ok(())
     }
 
     /// Statements outside of a transaction, each of which sees what is committed when it begins.

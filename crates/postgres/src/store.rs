@@ -24,7 +24,7 @@ use crate::connection::Connection;
 use crate::link::{Link, Locks, int, text};
 use crate::location::Target;
 use crate::{
-    append, config, consumers, dead_letters, error, lease, ledger, listen, migrate, prune, read, scheduled,
+    append, config, consumers, dead_letters, due, error, lease, ledger, listen, migrate, prune, read, scheduled,
     workers,
 };
 
@@ -320,7 +320,7 @@ impl Store for Link {
 
     fn make_scheduled(&mut self, which: Which, most: usize) -> Result<Appended> {
         match self.has_schedules {
-            true => scheduled::make(self, which, most),
+            true => due::make(self, which, most),
             false => Ok(Appended::default()),
         }
     }
@@ -339,8 +339,7 @@ impl Store for Link {
         to: Option<&Schedule>,
         events: &[NewEvent<'_>],
     ) -> Result<Option<Appended>> {
-        self.prepare_schedules()?;
-        scheduled::change_schedule(self, name, seen, to, events)
+        due::change_schedule(self, name, seen, to, events)
     }
 
     fn changes(&mut self) -> Result<i64> {

@@ -9,8 +9,8 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::{InvalidEvent, NewEvent, plain_message};
+use crate::model::due::{Due, point_in_time};
 use crate::model::duration;
-use crate::model::scheduled::{Due, point_in_time};
 
 /// Defaults for fields missing from the lines of a batch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

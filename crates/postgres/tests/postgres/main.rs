@@ -17,6 +17,7 @@ mod pooler;
 mod pools;
 mod retention;
 mod rights;
+mod scheduled;
 mod store;
 mod vacuum;
 mod workers;
