@@ -81,6 +81,15 @@ delegate! {
     fn retry_dead_letters(consumer: &ConsumerId, events: Option<&[i64]>) -> Result<usize>;
     fn discard_dead_letters(consumer: &ConsumerId, events: Option<&[i64]>) -> Result<usize>;
     fn prune(range: &PruneRange<'_>) -> Result<PruneStep>;
+    fn scheduled(after: Option<(Time, ScheduledId)>, most: usize) -> Result<Vec<ScheduledEvent>>;
+    fn count_scheduled() -> Result<u64>;
+    fn cancel_scheduled(id: ScheduledId) -> Result<bool>;
+    fn next_scheduled() -> Result<Option<NextDue>>;
+    fn make_scheduled(which: Which, most: usize) -> Result<Appended>;
+    fn schedules() -> Result<Vec<Schedule>>;
+    fn change_schedule(
+        name: &str, seen: Option<&Schedule>, to: Option<&Schedule>, events: &[NewEvent<'_>]
+    ) -> Result<Option<Appended>>;
     fn changes() -> Result<i64>;
     fn config() -> Result<BTreeMap<String, String>>;
     fn set_config(name: &str, value: Option<&str>) -> Result<bool>;
