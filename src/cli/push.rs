@@ -62,8 +62,9 @@ pub struct Push {
     /// Mark it as the answer to this event, by reply_to in its metadata
     #[arg(long, value_name = "ID", value_parser = event_id, allow_negative_numbers = true)]
     reply_to: Option<i64>,
-    /// Then wait up to this long until every consumer that it matches has acknowledged it (exit 3:
-    /// not in time, 1: a dead letter)
+    /// Then wait up to this long until every consumer whose filter matches has acknowledged it
+    ///
+    /// Exit 3: not in time; exit 1: it is a dead letter.
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     sync: Option<Duration>,
     #[command(flatten)]
@@ -86,7 +87,9 @@ pub struct Push {
 
 #[derive(Args)]
 pub struct DueArgs {
-    /// Make it an event only after this time; prints s17 or the like
+    /// Make it an event after this time; prints s17
+    ///
+    /// That is its number for `thread scheduled`, not an id.
     #[arg(long = "in", value_name = "D", value_parser = duration::parse, conflicts_with = "sync")]
     after: Option<Duration>,
     /// The same, at a time like '2026-03-18 10:30'
