@@ -93,15 +93,6 @@ delegate! {
     fn changes() -> Result<i64>;
     fn config() -> Result<BTreeMap<String, String>>;
     fn set_config(name: &str, value: Option<&str>) -> Result<bool>;
-    fn scheduled(after: Option<(Time, ScheduledId)>, most: usize) -> Result<Vec<ScheduledEvent>>;
-    fn count_scheduled() -> Result<u64>;
-    fn cancel_scheduled(id: ScheduledId) -> Result<bool>;
-    fn next_scheduled() -> Result<Option<NextDue>>;
-    fn make_scheduled(which: Which, most: usize) -> Result<Appended>;
-    fn schedules() -> Result<Vec<Schedule>>;
-    fn change_schedule(
-        name: &str, seen: Option<&Schedule>, to: Option<&Schedule>, events: &[NewEvent<'_>]
-    ) -> Result<Option<Appended>>;
 }
 
 /// All threads of the scheme.

@@ -15,10 +15,10 @@ use super::{Globals, environment, event_id, output, signals, socket};
 use crate::error::{Code, Error};
 use crate::failure::{Failure, Result, failed, usage};
 use crate::files::log::log;
+use crate::model::due::{Due, point_in_time};
 use crate::model::duration;
 use crate::model::event::{Defaults, NewEvent};
 use crate::model::location::Location;
-use crate::model::scheduled::{Due, point_in_time};
 use crate::model::time;
 use crate::queue::delivery::Delivery;
 use crate::queue::scheduled::local_zone;
@@ -78,7 +78,8 @@ pub struct Push {
     /// Push through this socket of a worker
     ///
     /// That is, of `thread dispatch --follow --socket`, into its thread. Its directory need not be accessible.
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["lines", "batch", "sync", "reply_to", "after", "at"])]
+    #[arg(long, value_name = "PATH", hide_short_help = true,
+          conflicts_with_all = ["lines", "batch", "sync", "reply_to", "after", "at"])]
     socket: Option<PathBuf>,
     /// Store lines as they come, until the end or TERM
     #[arg(short, long, conflicts_with_all = ["sync", "text", "content_file", "idempotency_key", "reply_to"])]

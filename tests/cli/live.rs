@@ -159,7 +159,6 @@ fn a_wait_needs_a_duration_and_a_starting_point() {
     for args in [
         &["peek", "--last-event-id", "0", "--wait", "soon"][..],
         &["peek", "--last-event-id", "0", "--wait", ""],
-        &["pop", "--consumer", "bot", "--follow"],
         &["peek", "--tail", "0"],
     ] {
         world.thread(args).fails(2);

@@ -294,7 +294,7 @@ fn bash_completes_commands_options_and_words_at_the_press_of_tab() {
     let world = World::with_thread();
     let Some(mut terminal) = Terminal::open(&world) else { return };
     assert_eq!(terminal.run(". <(thread completions bash)"), printed("", "0"));
-    for part in ["thread pu", "--so", "self --ty", "rec", "--content x"] {
+    for part in ["thread pu", "--sou", "self --ty", "rec", "--content x"] {
         terminal.types(part);
         terminal.presses("Tab");
     }

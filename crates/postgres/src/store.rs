@@ -24,8 +24,8 @@ use crate::connection::Connection;
 use crate::link::{Link, Locks, int, text};
 use crate::location::Target;
 use crate::{
-    append, config, consumers, dead_letters, due, error, lease, ledger, listen, migrate, prune, read, scheduled,
-    workers,
+    append, config, consumers, dead_letters, due, error, lease, ledger, listen, migrate, prune, read,
+    scheduled, workers,
 };
 
 /// Opens a thread.

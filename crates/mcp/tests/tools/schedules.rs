@@ -25,6 +25,7 @@ fn a_reminder_comes_when_it_is_due() {
     assert_eq!((event.kind.as_str(), event.content.as_str()), ("message", "look again"));
     assert_eq!(event.source, "internal:dm:default:mcp");
     assert_eq!(client.call("schedule_list", json!({}))["schedules"], json!([]));
+    client.close();
     root.wait_until_quiet();
 }
 
@@ -48,6 +49,7 @@ fn a_schedule_is_made_listed_and_cancelled() {
         assert!(client.refusal("schedule_cancel", json!({ "id": id })).contains("is to come"));
     }
     assert_eq!(client.call("schedule_list", json!({}))["schedules"], json!([]));
+    client.close();
     root.wait_until_quiet();
 }
 
