@@ -214,17 +214,19 @@ pub struct Cancelled {
     id: String,
 }
 
-pub fn cancel(_: &Scope, path: &Path, args: CancelArgs) -> Result<Cancelled> {
+pub fn cancel(scope: &Scope, path: &Path, args: CancelArgs) -> Result<Cancelled> {
     let mut queue = open(path)?;
     let is_there = match ScheduledId::parse(&args.id) {
         Ok(id) => queue.cancel_scheduled(id)?,
         Err(_) => queue.change_schedule(&args.id, &mut |_| Ok(None))?.is_some(),
     };
-    match is_there {
-        true => Ok(Cancelled { id: args.id }),
-        false => Err(Problem::new(
+    if !is_there {
+        return Err(Problem::new(
             format!("nothing with the id '{}' is to come", args.id),
             "`schedule_list` shows what is; it may have come already",
-        )),
+        ));
     }
+    // Whoever waits for it need not any more.
+    attend_to_scheduled(&mut queue, &scope.launcher)?;
+    Ok(Cancelled { id: args.id })
 }
