@@ -23,7 +23,7 @@ use crate::run::scope::{self, Scope};
 Examples:
   thread workers -t inbox
   thread workers --root ~/agents
-  thread workers -t 'postgres://queue@db.example/agents#inbox' --json | jq .host")]
+  thread workers -t inbox --json | jq .host")]
 pub struct Workers {
     /// Of all threads in this directory; --thread may be given several times
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
