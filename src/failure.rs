@@ -126,8 +126,8 @@ pub fn hint(error: &Error) -> String {
             "write one SQL condition over id, created_at, source, type, subtype, content and metadata"
         }
         Error::ClaimOver { .. } => {
-            "somebody else may have it by now; `thread pop --claim` takes what is next, and `thread ack` finishes an event in \
-             any case"
+            "somebody else may have it by now; `thread pop --claim` takes what is next, and `thread ack` without --claim \
+             finishes an event in any case"
         }
         Error::NoClaims(_) => "subscribe it with --no-handler --concurrency N",
         Error::NotPending { .. } => "see `thread info` for the cursor, and `thread peek` for the event",

@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::consumer::missing;
 use super::{ConsumerArg, Globals, event_id, output, print_cursor, warn_if_clamped};
-use crate::error::Code;
+use crate::error::{Code, Error};
 use crate::failure::{Result, failed, usage};
 use crate::run::settle;
 use crate::store::Moved;
@@ -12,8 +12,10 @@ use crate::store::Moved;
 /// Acknowledge events without reading them
 ///
 /// Moves the consumer's cursor forward to the event and prints its position. Never moves it back: for an id
-/// before the cursor it warns and changes nothing. With --deliver ndjson, where events finish singly, it finishes
-/// exactly the events that are given.
+/// before the cursor it warns and changes nothing.
+///
+/// In a pool, with --deliver ndjson, and for events that were taken with `thread pop --claim`, it finishes exactly the
+/// events that are given. The position that it prints is then that of the last event before which nothing is unfinished.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  thread ack -t inbox bot 42\n  thread ack 42           # in a handler")]
 pub struct Ack {
@@ -28,6 +30,9 @@ pub struct Ack {
     /// Acknowledge everything if the id is beyond the newest event
     #[arg(long)]
     force: bool,
+    /// The claim by which you have the event; refused if somebody else has it by now
+    #[arg(long, value_name = "TOKEN", conflicts_with = "force")]
+    claim: Option<String>,
 }
 
 impl Ack {
@@ -54,8 +59,14 @@ impl Ack {
         if subscription.options.finishes_singly() {
             let all = ids.iter().any(|id| *id > newest).then_some(newest);
             ids.retain(|id| *id <= newest);
-            let after = settle::ack(&mut queue, &consumer, &ids, all)?;
+            if self.claim.is_some() && ids.len() > 1 {
+                return usage("--claim is for one event", "acknowledge each with its own claim");
+            }
+            let after = settle::ack(&mut queue, &consumer, &ids, all, self.claim.as_deref())?;
             return print_cursor(&consumer, after.last_acked_id, globals);
+        }
+        if self.claim.is_some() {
+            return Err(Error::NoClaims(consumer).into());
         }
         if ids.len() > 1 {
             return usage(

@@ -45,7 +45,8 @@ const KEEP_FOR: Duration = Duration::from_secs(1);
 Examples:
   * * * * * thread dispatch --thread ~/agents/inbox
   thread dispatch --follow --thread inbox --thread outbox
-  thread dispatch --follow --root ~/agents --max-runs 8 --grace 30s")]
+  thread dispatch --follow --root ~/agents --max-runs 8 --grace 30s
+  thread dispatch --follow --thread inbox --socket /run/inbox.sock")]
 pub struct Dispatch {
     /// Keep running, and start handlers as events come; --thread may be given several times
     #[arg(long)]

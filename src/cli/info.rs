@@ -15,7 +15,9 @@ use super::{Globals, environment};
 use crate::error::Error;
 use crate::failure::{Result, usage};
 use crate::files::DB;
-use crate::maintenance::report::{ConsumerStatus, InHand, Report, Scheduled, WaitingEvent};
+use crate::maintenance::report::{
+    ConsumerStatus, InHand, Report, SCHEDULED_UNATTENDED, Scheduled, WaitingEvent,
+};
 use crate::model::duration;
 use crate::model::location::Location;
 use crate::model::subscription::{ConsumerId, HeldLease};
@@ -116,7 +118,7 @@ impl Info {
 
     /// Shows all threads, one after the other.
     fn show_all(&self, threads: &[Location], format: Format) -> Result<()> {
-        let (mut shown, mut needing, mut metrics) = (0, 0, Vec::new());
+        let (mut shown, mut needing, mut metrics) = (0, check::Needing::default(), Vec::new());
         let done = for_each(threads, |thread| {
             let mut queue = Queue::open_waiting(thread, BUSY_LIMIT)?;
             let report = self.report(&mut queue, None)?;
@@ -187,8 +189,8 @@ fn scheduled(Scheduled { events, schedules, next_due_at, is_attended }: &Schedul
     let next = next_due_at.map(|next| format!(", the next due {}", time::format(next)));
     let (next, s) = (next.unwrap_or_default(), if *schedules == 1 { "" } else { "s" });
     let note = match is_attended {
-        true => "",
-        false => "Note: nothing makes what is due events: run `thread dispatch`, or keep a worker\n",
+        true => String::new(),
+        false => format!("Note: {SCHEDULED_UNATTENDED}\n"),
     };
     format!("Scheduled: {events}, and {schedules} schedule{s}{next}\n{note}")
 }

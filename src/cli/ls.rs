@@ -118,7 +118,7 @@ fn as_json(thread: &Location, seen: &Result<Seen>) -> Value {
         "event_count": report.event_count,
         "last_event_id": report.last_event_id,
         "consumers": consumers.collect::<Vec<_>>(),
-        "needs_attention": problems.iter().any(|problems| !problems.is_empty()),
+        "needs_attention": report.is_scheduled_in_vain() || problems.iter().any(|problems| !problems.is_empty()),
     })
 }
 
@@ -136,7 +136,8 @@ fn as_table(all: &[(&Location, Result<Seen>)]) -> String {
                     let words: Vec<&str> = problems.iter().map(|(word, _)| *word).collect();
                     format!("{}: {}", plain(consumer.subscription.consumer.as_str()), words.join(", "))
                 });
-                let attention: Vec<String> = attention.collect();
+                let in_vain = report.is_scheduled_in_vain().then(|| "scheduled: unattended".to_owned());
+                let attention: Vec<String> = attention.chain(in_vain).collect();
                 let consumers = report.subscriptions.len().to_string();
                 [name, report.event_count.to_string(), consumers, attention.join("; ")]
             }

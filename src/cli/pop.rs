@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::reading::ReadingArgs;
-use super::{ConsumerArg, Globals, event_id, warn_if_clamped};
+use super::{ConsumerArg, Globals, event_id, output, warn_if_clamped};
 use crate::error::Code;
 use crate::failure::{Result, failed};
 use crate::model::duration;
@@ -71,6 +71,11 @@ impl Pop {
         if let Some(id) = self.last_event_id {
             warn_if_clamped(queue.store.move_cursor(&consumer, id, Move::Seek)?, id);
             subscription = queue.subscription(&consumer)?;
+        }
+        if subscription.options.is_taken_from() {
+            output::note(format_args!(
+                "nothing is taken without --claim, and programs may have taken or finished some of these"
+            ));
         }
         let after = subscription.scanned_upto(subscription.last_acked_id);
         let limit = self.reading.limit_or_default();

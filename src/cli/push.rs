@@ -41,7 +41,8 @@ use crate::store::{Appended, Stored};
 /// With --follow, which is for input that does not end soon, they store what has come every second or thousand lines,
 /// and the rest at the end of the input or on TERM, INT or HUP. A line that cannot be stored is a warning, and exit 1
 /// at the end. While the disk is full or the thread is locked or cannot be reached, it waits, and reads nothing more.
-/// With --json it prints a line for each time that it has stored something.
+/// With --json it prints a line for each time that it has stored something. To lose nothing, end the program that writes
+/// the lines, not this one: what it has written and this one has not read is lost with the pipe.
 #[derive(Args)]
 #[command(override_usage = "\
 thread push [OPTIONS] <TEXT>

@@ -153,6 +153,10 @@ impl Report {
     }
 }
 
+/// Why what is scheduled will not come.
+pub const SCHEDULED_UNATTENDED: &str =
+    "nothing makes what is due events: run `thread dispatch`, or keep a worker";
+
 /// What is to come by itself.
 #[derive(Debug, Serialize)]
 pub struct Scheduled {
@@ -164,6 +168,13 @@ pub struct Scheduled {
     pub next_due_at: Option<Time>,
     /// Whether somebody waits for it, as far as that can be known here.
     pub is_attended: bool,
+}
+
+impl Report {
+    /// Whether something is scheduled, and nobody would make it an event.
+    pub fn is_scheduled_in_vain(&self) -> bool {
+        self.scheduled.as_ref().is_some_and(|scheduled| !scheduled.is_attended)
+    }
 }
 
 impl Scheduled {

@@ -45,6 +45,10 @@ impl Key {
     /// A value as it is to be stored. The error is a human-readable sentence.
     pub fn check(self, value: &str) -> Result<String, String> {
         match self {
+            // A bare number would be seconds, which nobody means.
+            Key::RetentionAge | Key::RetentionLogs if count(value).is_some_and(|count| count > 0) => {
+                Err(format!("'{value}' has no unit; give one, as in {value}d"))
+            }
             Key::RetentionAge | Key::RetentionLogs => duration::parse_positive(value).map(duration::format),
             Key::RetentionEvents => match count(value) {
                 Some(0) => Err("'0' is zero; give a larger number, or --unset to keep all events".to_owned()),

@@ -50,7 +50,12 @@ pub fn point_in_time(text: &str, zone: &TimeZone) -> Result<Time, String> {
     }
     let form = "a time like 2026-03-18T10:30:00Z, or '2026-03-18 10:30' in this machine's time zone";
     let has_both = text.contains(':') && !text.contains(['[', '+', 'Z', 'z']);
-    let local = text.parse::<civil::DateTime>().ok().filter(|_| has_both);
+    // An hour of one digit, too.
+    let padded = match text.split_once(' ') {
+        Some((date, hour)) if hour.find(':') == Some(1) => format!("{date} 0{hour}"),
+        _ => text.to_owned(),
+    };
+    let local = padded.parse::<civil::DateTime>().ok().filter(|_| has_both);
     let Some(local) = local else { return Err(format!("'{text}' is not {form}")) };
     let zone_name = name_of(zone);
     let ambiguous = zone.to_ambiguous_zoned(local);
@@ -92,6 +97,7 @@ mod tests {
             ("2026-03-18T10:30:00Z", "2026-03-18T10:30:00.000Z"),
             ("2026-03-18T10:30:00.250+02:00", "2026-03-18T08:30:00.250Z"),
             ("2026-03-18 10:30", "2026-03-18T09:30:00.000Z"),
+            ("2026-03-18 8:30", "2026-03-18T07:30:00.000Z"),
             ("2026-07-18T10:30:05", "2026-07-18T08:30:05.000Z"),
         ] {
             assert_eq!(berlin(text).as_deref(), Ok(utc), "{text}");

@@ -151,16 +151,26 @@ pub fn fail(
     stalls
 }
 
-/// Finishes exactly these events, and with `upto` all up to that one, for a consumer that finishes events singly.
+/// Finishes exactly these events, and with `upto` all up to that one, for a consumer that finishes events singly. With a
+/// `claim`, which is that of the only event, only if it is not over.
 ///
 /// # Errors
 ///
-/// [`Error::UnknownConsumer`].
-pub fn ack(queue: &mut Queue, consumer: &ConsumerId, ids: &[i64], upto: Option<i64>) -> Result<Subscription> {
+/// [`Error::UnknownConsumer`], [`Error::ClaimOver`].
+pub fn ack(
+    queue: &mut Queue,
+    consumer: &ConsumerId,
+    ids: &[i64],
+    upto: Option<i64>,
+    claim: Option<&str>,
+) -> Result<Subscription> {
     let all = upto.map(|last| LedgerChange::Finish { first: 1, last });
     let each = ids.iter().map(|id| LedgerChange::Finish { first: *id, last: *id });
     let finished: Vec<LedgerChange> = all.into_iter().chain(each).collect();
-    let changed = change(queue, consumer, |_, current, ledger| {
+    let changed = change(queue, consumer, |queue, current, ledger| {
+        if let Some((token, id)) = claim.zip(ids.first()) {
+            must_be_held(queue, ledger, *id, token)?;
+        }
         let mut update = RunUpdate { ledger: finished.clone(), ..RunUpdate::default() };
         let mut tally = Tally::default();
         if current.options.is_taken_from() {
@@ -244,10 +254,7 @@ fn fail_by_hand(
     change(queue, consumer, |queue, current, ledger| {
         let claim = ledger.claims().get(&id);
         if let Some(token) = answer.claim {
-            let now = queue.store.clock()?;
-            if claim.and_then(|claim| claim.taken_by(Some(token), &now)).is_none() {
-                return Err(Error::ClaimOver { id });
-            }
+            must_be_held(queue, ledger, id, token)?;
         }
         let mut update = RunUpdate::default();
         if claim.is_some_and(Claim::is_of_dead_letter) {
@@ -287,6 +294,14 @@ fn fail_by_hand(
         update.ledger = window.changes().to_vec();
         Ok(update)
     })
+}
+
+fn must_be_held(queue: &mut Queue, ledger: &Ledger, id: i64, token: &str) -> Result<()> {
+    let now = queue.store.clock()?;
+    match ledger.claims().get(&id).and_then(|claim| claim.taken_by(Some(token), &now)) {
+        Some(_) => Ok(()),
+        None => Err(Error::ClaimOver { id }),
+    }
 }
 
 /// Stores what `decide` makes of a consumer's row and ledger, and again if they have changed in between.

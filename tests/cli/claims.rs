@@ -54,8 +54,12 @@ fn an_event_is_taken_by_one_program_at_a_time() {
     assert_eq!(world.consumer("team")["in_hand"]["in_flight"], 3);
     world.thread(["ack", "team", "2"]).quiet();
     assert_eq!(cursor(&world), 0);
-    assert_eq!(ids_of(&take(&world, &["1h", "--limit", "10"])), [4]);
-    world.thread(["ack", "team", "1", "3", "4"]).quiet();
+    let (_, token) = take(&world, &["1h", "--limit", "10"]).remove(0);
+    world.thread(["ack", "team", "4", "--claim", &token]).quiet();
+    world.thread(["ack", "team", "1", "3", "--claim", &token]).fails(2);
+    let (_, note) = world.thread(["pop", "team"]).ends_with(0);
+    assert!(note.contains("nothing is taken without --claim"), "{note}");
+    world.thread(["ack", "team", "1", "3"]).quiet();
     assert_eq!(cursor(&world), 4);
     assert_eq!(ids_of(&take(&world, &["1h"])), [5]);
     world.thread(["ack", "team", "5"]).quiet();
@@ -160,6 +164,8 @@ fn an_old_claim_is_refused_and_changes_nothing() {
     assert_eq!(world.query("SELECT count(*) FROM claims"), 0);
     assert_eq!(world.consumer("team")["in_hand"]["waiting"], 1);
     let error = world.thread(["claim", "team", "1", "1h"]).fails(1);
+    assert!(error.contains("is over"), "{error}");
+    let error = world.thread(["ack", "team", "1", "--claim", &new]).fails(1);
     assert!(error.contains("is over"), "{error}");
     // Whoever did it has done it.
     world.thread(["ack", "team", "1"]).quiet();

@@ -49,6 +49,7 @@ fn what_is_no_setting_or_no_value_is_refused_and_changes_nothing() {
             "The settings are retention.age, retention.events, retention.logs",
         ),
         (&["config", "retention.age", "0"], "'0' is zero"),
+        (&["config", "retention.age", "7"], "'7' has no unit; give one, as in 7d"),
         (&["config", "retention.age", "-1d"], "'-1'"),
         (&["config", "retention.age", "a week"], "'a week' is not a duration"),
         (&["config", "retention.events", "0"], "--unset to keep all events"),

@@ -175,6 +175,8 @@ fn each_time_comes_once_though_two_dispatch_and_timers_are_killed() {
     for (at, text) in made.iter().enumerate() {
         assert_eq!(time(text), first + TimeDelta::milliseconds(40) * i32::try_from(at).unwrap());
     }
+    // A timer may have been killed before it wrote the log, which the next push does.
+    world.off(["push", "last"]).quiet();
     world.assert_log_is_exact();
 }
 

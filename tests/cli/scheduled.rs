@@ -180,7 +180,8 @@ fn each_comes_once_whoever_is_killed() {
     all.dedup();
     assert_eq!(all, (0..50).collect::<Vec<_>>());
     world.thread(["push", "--in", "0", "x"]).quiet();
-    wait_until("the last one", || world.query("SELECT count(*) FROM events") == 51);
+    // The log follows the table.
+    wait_until("the last one", || world.jsonl().len() == 51);
     world.assert_log_is_exact();
 }
 
@@ -208,10 +209,17 @@ fn without_anybody_who_waits_info_and_doctor_say_so_and_dispatch_helps() {
     assert!(info.contains("Note: nothing makes what is due events: run `thread dispatch`"), "{info}");
     let json: Value = serde_json::from_str(&world.thread(["info", "--json"]).quiet()).unwrap();
     assert_eq!((&json["scheduled"]["events"], &json["scheduled"]["is_attended"]), (&1.into(), &false.into()));
+    let (found, _) = world.thread(["info", "--check"]).ends_with(1);
+    assert!(found.starts_with("scheduled: unattended (nothing makes what is due events: "), "{found}");
+    let (found, _) = world.thread(["info", "--check", "--json"]).ends_with(1);
+    let found: Value = serde_json::from_str(&found).unwrap();
+    assert_eq!((&found["healthy"], &found["scheduled"][0]["check"]), (&false.into(), &"unattended".into()));
+    assert!(world.thread(["ls"]).quiet().ends_with("0          0  scheduled: unattended\n"));
     let (found, _) = world.thread(["doctor"]).ends_with(1);
     assert!(found.contains("something is due at 20"), "{found}");
     world.thread(["doctor", "--fix"]).ends_with(0);
     assert!(!world.thread(["info"]).quiet().contains("Note:"));
+    world.thread(["info", "--check"]).quiet();
     kill_and_wait(world.timer().unwrap());
     world.thread(["dispatch"]).quiet();
     assert!(!world.thread(["info"]).quiet().contains("Note:"));

@@ -9,7 +9,9 @@ use crate::cli::number::{count, limit};
 use crate::cli::output::{self, plain};
 use crate::error::Code;
 use crate::failure::{Result, failed};
-use crate::maintenance::report::{ConsumerState, ConsumerStatus, HOLDS_RETENTION, Report};
+use crate::maintenance::report::{
+    ConsumerState, ConsumerStatus, HOLDS_RETENTION, Report, SCHEDULED_UNATTENDED,
+};
 use crate::model::duration;
 use crate::model::location::Location;
 use crate::model::time::Time;
@@ -69,14 +71,15 @@ impl CheckArgs {
         self.max_pending.map_or(COUNTED, |most| most.saturating_add(1).max(COUNTED))
     }
 
-    /// Prints the consumers that need attention, with the thread's `name` if that is given. Returns how many there are.
+    /// Prints the consumers that need attention, and what is scheduled if that does, with the thread's `name` if that is
+    /// given. Returns what does.
     pub fn print(
         &self,
         queue: &mut Queue,
         report: &Report,
         name: Option<&Location>,
         as_json: bool,
-    ) -> Result<usize> {
+    ) -> Result<Needing> {
         let label = name.map(|name| format!("{}: ", plain(&name.to_string()))).unwrap_or_default();
         let (mut values, mut lines) = (Vec::new(), String::new());
         for consumer in &report.subscriptions {
@@ -94,9 +97,16 @@ impl CheckArgs {
             let problems = problems.iter().map(|(word, about)| json!({ "check": word, "problem": about }));
             values.push(json!({ "consumer_id": consumer_id, "problems": problems.collect::<Vec<_>>() }));
         }
-        let needing = values.len();
+        let in_vain = report.is_scheduled_in_vain();
+        if in_vain {
+            lines.push_str(&format!("{label}scheduled: unattended ({SCHEDULED_UNATTENDED})\n"));
+        }
+        let needing = Needing { consumers: values.len(), scheduled: in_vain };
         if as_json {
-            let mut facts = json!({ "healthy": values.is_empty(), "consumers": values });
+            let mut facts = json!({ "healthy": values.is_empty() && !in_vain, "consumers": values });
+            if in_vain {
+                facts["scheduled"] = json!([{ "check": "unattended", "problem": SCHEDULED_UNATTENDED }]);
+            }
             if let Some(name) = name {
                 facts["thread"] = name.to_string().into();
             }
@@ -172,12 +182,28 @@ impl CheckArgs {
     }
 }
 
-/// Fails if so many consumers need attention, unless that is none.
-pub fn result(needing: usize) -> Result<()> {
-    let what = match needing {
-        0 => return Ok(()),
-        1 => "1 consumer needs attention".to_owned(),
-        n => format!("{n} consumers need attention"),
+/// What needs attention.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Needing {
+    consumers: usize,
+    /// What is scheduled in some thread.
+    scheduled: bool,
+}
+
+impl std::ops::AddAssign for Needing {
+    fn add_assign(&mut self, more: Needing) {
+        self.consumers += more.consumers;
+        self.scheduled |= more.scheduled;
+    }
+}
+
+/// Fails if something needs attention.
+pub fn result(needing: Needing) -> Result<()> {
+    let what = match (needing.consumers, needing.scheduled) {
+        (0, false) => return Ok(()),
+        (0, true) => "what is scheduled needs attention".to_owned(),
+        (1, _) => "1 consumer needs attention".to_owned(),
+        (n, _) => format!("{n} consumers need attention"),
     };
     failed(Code::Unhealthy, what, "see `thread info` and `thread logs`")
 }
