@@ -377,7 +377,7 @@ fn a_wal_that_another_command_began_survives_a_power_cut_at_any_moment() {
             "the recording must include the creation of the WAL"
         );
         let pushes = format!("for i in 1 2 3; do {PUSH} \"event $i\"; done");
-        world.write("series", format!("set -e\n{begin} >begun\n{pushes}"));
+        world.write("series", format!("set -e\n{begin} >begun 2>&1\n{pushes}"));
         let recording = record(&world, &inbox(&world), &["sh", "series"], &[]);
         let is_wal =
             |op: &Op| matches!(op, Op::Name(NameOp::Create { path, .. }) if path.ends_with("events.db-wal"));
