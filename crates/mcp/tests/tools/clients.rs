@@ -87,7 +87,7 @@ fn an_agent_is_given_the_tools_and_uses_them() {
         ]),
     );
     let all: Vec<&str> = told[0].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
-    assert_eq!(all.len(), 13, "{all:?}");
+    assert_eq!(all.len(), 16, "{all:?}");
     assert!(all.contains(&"subagent_run") && !all.contains(&"subscribe"));
     assert_eq!(told[1]["processes"][0]["about"], "where are the backups?");
     assert_eq!(told[2]["requested"], true);
