@@ -57,6 +57,7 @@ pub enum Refused {
 ///
 /// [`Error::UnknownConsumer`], [`Error::NoClaims`], [`Error::BrokenFilter`].
 pub fn take(queue: &mut Queue, consumer: &ConsumerId, most: u64, length: Duration) -> Result<Takings> {
+    let _turn = settle::take_turn(queue);
     loop {
         let current = queue.subscription(consumer)?;
         if !current.options.is_taken_from() {

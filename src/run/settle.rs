@@ -6,6 +6,7 @@ use chrono::Utc;
 
 use super::control;
 use crate::error::{Error, Result};
+use crate::files::lock::Lock;
 use crate::files::log::log;
 use crate::model::ledger::{Claim, EventWait, Ledger, LedgerChange};
 use crate::model::run::{
@@ -304,12 +305,25 @@ fn must_be_held(queue: &mut Queue, ledger: &Ledger, id: i64, token: &str) -> Res
     }
 }
 
+/// The lock of whoever takes events or answers for one by hand.
+const TURN: &str = "run/_turn";
+
+/// How long to wait for it.
+const TURN_WAIT: Duration = Duration::from_secs(5);
+
+/// Lets one process of this machine after the other change a consumer's row. Nothing depends on that, because a change is
+/// refused if another came first; but of two hundred at once, each would be refused again and again.
+pub(super) fn take_turn(queue: &Queue) -> Option<Lock> {
+    Lock::take(&queue.files, TURN, TURN_WAIT).ok()
+}
+
 /// Stores what `decide` makes of a consumer's row and ledger, and again if they have changed in between.
 pub(super) fn change(
     queue: &mut Queue,
     consumer: &ConsumerId,
     mut decide: impl FnMut(&mut Queue, &Subscription, &Ledger) -> Result<RunUpdate>,
 ) -> Result<Subscription> {
+    let _turn = take_turn(queue);
     loop {
         let current = queue.subscription(consumer)?;
         // Read after the row, whose change would be noticed.
