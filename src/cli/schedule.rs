@@ -168,12 +168,7 @@ impl Add {
         schedule.event(now)?;
         let schedule = schedule.from_now(now);
         let mut queue = crate::queue::Queue::open(path)?;
-        let mut is_new = true;
-        queue.change_schedule(&schedule.name, &mut |seen| {
-            is_new = seen.is_none();
-            Ok(Some(seen.cloned().unwrap_or_else(|| schedule.clone())))
-        })?;
-        if !is_new {
+        if !queue.add_schedule(&schedule)? {
             return failed(
                 Code::Failed,
                 format_args!("there is a schedule '{}' already", output::plain(&schedule.name)),

@@ -56,6 +56,16 @@ impl Queue {
         self.store.schedules()
     }
 
+    /// Adds a schedule. Returns false, with nothing changed, if there is one of that name.
+    pub fn add_schedule(&mut self, schedule: &Schedule) -> Result<bool> {
+        let mut is_new = true;
+        self.change_schedule(&schedule.name, &mut |seen| {
+            is_new = seen.is_none();
+            Ok(Some(seen.unwrap_or(schedule).clone()))
+        })?;
+        Ok(is_new)
+    }
+
     /// Changes a schedule, again if another process is quicker: to what `change` returns, which is given the schedule
     /// as it is. Returns it as it was.
     ///

@@ -140,12 +140,7 @@ fn create_schedule(
             "`schedule_cancel` some first",
         ));
     }
-    let mut is_new = true;
-    queue.change_schedule(&schedule.name, &mut |seen| {
-        is_new = seen.is_none();
-        Ok(Some(seen.cloned().unwrap_or_else(|| schedule.clone())))
-    })?;
-    if !is_new {
+    if !queue.add_schedule(&schedule)? {
         return Err(Problem::new(
             format!("there is a schedule '{}' already", schedule.name),
             "`schedule_cancel` it first, or choose another name; nothing was changed",
