@@ -32,8 +32,10 @@ use crate::run::due::attend_to_scheduled;
 /// The longest line, in bytes, without its newline.
 const MAX_LINE: usize = 1024 * 1024;
 
-/// How many connections may be open at a time.
+/// How many connections may be open at a time, and how long a further one waits for one of them to end. All that come
+/// after it wait as well, so this is short.
 const MAX_CONNECTIONS: usize = 64;
+const BURST_WAIT: Duration = Duration::from_millis(200);
 
 /// How long a connection has for each line, and for reading an answer.
 const LINE_TIME: Duration = Duration::from_secs(30);
@@ -135,6 +137,13 @@ impl Shared {
                 std::thread::sleep(Duration::from_millis(100));
                 continue;
             };
+            // A burst of pushes is over soon.
+            let accepted = Instant::now();
+            while self.connections.load(Ordering::SeqCst) >= MAX_CONNECTIONS
+                && accepted.elapsed() < BURST_WAIT
+            {
+                std::thread::sleep(Duration::from_millis(2));
+            }
             if self.connections.fetch_add(1, Ordering::SeqCst) >= MAX_CONNECTIONS {
                 self.connections.fetch_sub(1, Ordering::SeqCst);
                 let what = format_args!("{MAX_CONNECTIONS} connections are open, which is the most");

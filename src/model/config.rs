@@ -102,7 +102,8 @@ mod tests {
     fn values_are_checked_and_stored_in_one_form() {
         let checked = |key: Key, value: &str| key.check(value).ok();
         assert_eq!(checked(Key::RetentionAge, "1w").as_deref(), Some("7d"));
-        assert_eq!(checked(Key::RetentionLogs, "90").as_deref(), Some("1m30s"));
+        assert_eq!(checked(Key::RetentionLogs, "90s").as_deref(), Some("1m30s"));
+        assert_eq!(checked(Key::RetentionLogs, "90"), None, "no unit");
         assert_eq!(checked(Key::RetentionEvents, "00100").as_deref(), Some("100"));
         for bad in ["", "0", "0s", "-1", "+1", " 1", "1.5", "7y", "ever", "11y", "99999999999999999999"] {
             assert_eq!(checked(Key::RetentionAge, bad), None, "{bad}");
