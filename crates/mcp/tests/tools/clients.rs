@@ -99,7 +99,7 @@ fn an_agent_is_given_the_tools_and_uses_them() {
     assert_eq!(told[6]["state"], "answered", "{}", told[6]);
     let inner: Value = serde_json::from_str(told[6]["text"].as_str().unwrap()).unwrap();
     let depth = inner[0].as_array().unwrap();
-    assert!(depth.len() == 12 && !depth.contains(&json!("subagent_run")), "{depth:?}");
+    assert!(depth.len() == 15 && !depth.contains(&json!("subagent_run")), "{depth:?}");
     assert!(told[7]["processes"].as_array().unwrap().iter().any(|one| one["session"] == own.id));
     assert_eq!(told[8]["thread"], own.id);
     let server = std::fs::read_to_string(state.join("server")).unwrap();
