@@ -6,6 +6,7 @@
 pub mod backwards;
 pub mod dead;
 pub mod delivery;
+mod expired;
 mod init;
 pub mod locations;
 pub(crate) mod pending;

@@ -43,7 +43,7 @@ pub struct Ask {
 impl Ask {
     pub fn run(self, globals: &Globals) -> Result<()> {
         let path = globals.location()?;
-        let question = self.event.into_event(&path, None)?;
+        let question = self.event.into_event(&path, None, None)?;
         let mut queue = Queue::open(path)?;
         // Exit 3 if this process is cut short: exit 0 would mean that there is an answer.
         let stored = push::store(&mut queue, &question, 3)?.0;

@@ -5,7 +5,9 @@
 //! stays bounded and nothing is left behind. A file never blocks, so it is read inside the transaction.
 
 use std::io::{self, BufRead, BufReader, Cursor, IsTerminal, Read, Seek, Write};
+use std::time::Duration;
 
+use chrono::Utc;
 use rustix::fs::FileType;
 
 use super::progress::Progress;
@@ -52,8 +54,9 @@ pub struct Lines {
 pub enum LineFormat {
     /// A JSON object, with defaults for missing fields.
     Json(Defaults),
-    /// The content of an event that is otherwise a copy of this one. Empty lines are skipped.
-    Content(NewEvent<'static>),
+    /// The content of an event that is otherwise a copy of this one, and expires after this time. Empty lines are
+    /// skipped.
+    Content(NewEvent<'static>, Option<Duration>),
 }
 
 impl LineFormat {
@@ -61,7 +64,7 @@ impl LineFormat {
     pub fn max_line(&self) -> usize {
         match self {
             LineFormat::Json(_) => MAX_LINE,
-            LineFormat::Content(_) => MAX_PLAIN_LINE,
+            LineFormat::Content(..) => MAX_PLAIN_LINE,
         }
     }
 
@@ -76,12 +79,19 @@ impl LineFormat {
                 [] => Ok(None),
                 text => NewEvent::from_json(text, defaults, unknown).map(Some),
             },
-            LineFormat::Content(like) => {
+            LineFormat::Content(like, expires) => {
                 let line = line.strip_suffix(b"\n").unwrap_or(line);
                 let line = line.strip_suffix(b"\r").unwrap_or(line);
                 let text =
                     std::str::from_utf8(line).map_err(|_| InvalidEvent("is not valid UTF-8".into()))?;
-                Ok((!text.is_empty()).then(|| NewEvent { content: text.into(), ..like.clone() }))
+                if text.is_empty() {
+                    return Ok(None);
+                }
+                let event = NewEvent { content: text.into(), ..like.clone() };
+                match expires {
+                    Some(after) => event.with_expiry(*after, Utc::now()).map(Some),
+                    None => Ok(Some(event)),
+                }
             }
         }
     }

@@ -3,13 +3,17 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use chrono::Utc;
 use clap::{Args, ValueHint};
 
 use super::stdin::{self, NoteIfSlow};
 use super::{environment, output};
 use crate::error::Code;
 use crate::failure::{Result, WithHint, failed, usage};
+use crate::model::due::Due;
+use crate::model::duration;
 use crate::model::event::{Defaults, NewEvent, Type};
 use crate::model::location::Location;
 use crate::queue::scheduled::local_zone;
@@ -49,20 +53,39 @@ pub struct EventArgs {
     /// Metadata as a JSON object
     #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
     metadata: Option<String>,
-    /// Store it only once, however often it is pushed under this key
+    /// Consumers skip it once it is this old
+    ///
+    /// That is, those that were not given it by then. It stays stored, with expires_at in its metadata. If it is
+    /// scheduled, its age counts from when it is due.
+    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    pub expires: Option<Duration>,
+    /// Store it once, however often it is pushed
+    ///
+    /// That is, under this key.
     #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     idempotency_key: Option<String>,
 }
 
 impl EventArgs {
     /// The event for `thread` that the options and the content describe. `reply_to` is the id of the event it
-    /// answers.
-    pub fn into_event(self, thread: &Location, reply_to: Option<i64>) -> Result<NewEvent<'static>> {
+    /// answers; `due`: when it is to become an event, if it is scheduled.
+    pub fn into_event(
+        self,
+        thread: &Location,
+        reply_to: Option<i64>,
+        due: Option<Due>,
+    ) -> Result<NewEvent<'static>> {
         // First, so that invalid options fail before stdin is read.
         let event = self.without_content(thread)?;
         let mut event = NewEvent { content: self.content()?.into(), ..event };
         if let Some(id) = reply_to {
             event = event.with_reply_to(id)?;
+        }
+        if let Some(due) = due {
+            event = event.with_due(due)?;
+        }
+        if let Some(after) = self.expires {
+            event = event.with_expiry(after, Utc::now())?;
         }
         if let Some(key) = self.idempotency_key {
             event = event.with_key(key)?;
@@ -70,7 +93,7 @@ impl EventArgs {
         Ok(event)
     }
 
-    /// The event that the options describe, without its content and key.
+    /// The event that the options describe, without its content and key, and without its expiry.
     pub fn without_content(&self, thread: &Location) -> Result<NewEvent<'static>> {
         let source = self.source.clone().unwrap_or_else(|| environment::default_source(thread));
         let kind = self.kind.as_deref().unwrap_or(Type::Message.as_str());
@@ -99,6 +122,7 @@ impl EventArgs {
             kind: Some(self.kind.unwrap_or_else(|| Type::Message.as_str().to_owned())),
             subtype: self.subtype,
             due: None,
+            expires: self.expires,
             zone: Some(local_zone()),
         }
     }

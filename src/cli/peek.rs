@@ -1,10 +1,12 @@
 //! `thread peek`: reading without consuming.
 
+use std::ops::ControlFlow;
+
 use std::io::IsTerminal;
 
 use clap::{Args, ValueEnum};
 
-use super::reading::{ReadingArgs, Write};
+use super::reading::ReadingArgs;
 use super::{Globals, environment, event_id, limit, output, pretty};
 use crate::error::Code;
 use crate::failure::{Result, failed, usage};
@@ -118,7 +120,7 @@ fn pattern(text: &str) -> std::result::Result<String, String> {
 
 impl Peek {
     pub fn run(self, globals: &Globals) -> Result<()> {
-        let write = self.write(globals)?;
+        let write = self.writer(globals)?;
         let mut queue = globals.open()?;
         if let Some(id) = self.id {
             let Some(event) = queue.event(id)? else {
@@ -150,10 +152,18 @@ impl Peek {
             _ => self.reading.limit_or_default(),
         };
         let cut_noted = self.reading.limit.is_none() && tail.is_none();
-        self.reading.print(&mut queue, Selection { after, limit, filter }, write, cut_noted)
+        self.reading.print(
+            &mut queue,
+            Selection { after, limit, filter },
+            &mut |row, page| {
+                write(row, page);
+                ControlFlow::Continue(())
+            },
+            cut_noted,
+        )
     }
 
-    fn write(&self, globals: &Globals) -> Result<Write> {
+    fn writer(&self, globals: &Globals) -> Result<fn(&Row<'_>, &mut Vec<u8>)> {
         Ok(match self.format {
             Some(Format::Content | Format::Pretty) if globals.json => {
                 return usage("--json and --format cannot be used together", "give only one of them");

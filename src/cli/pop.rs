@@ -1,5 +1,6 @@
 //! `thread pop`: acknowledging finished events and reading the next ones.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use clap::Args;
@@ -77,9 +78,32 @@ impl Pop {
                 "nothing is taken without --claim, and programs may have taken or finished some of these"
             ));
         }
-        let after = subscription.scanned_upto(subscription.last_acked_id);
-        let limit = self.reading.limit_or_default();
-        let selection = Selection { after, limit, filter };
-        self.reading.print(&mut queue, selection, |row, page| row.write_line(page), false)
+        let (mut printed, mut expire, mut last) = (false, false, 0);
+        loop {
+            let after = subscription.scanned_upto(subscription.last_acked_id);
+            let limit = self.reading.limit_or_default();
+            let mut selection = Selection { after, limit, filter: filter.clone() };
+            let mut is_cut = false;
+            printed |= self.reading.print_all(&mut queue, &mut selection, &mut |row, page| {
+                if !subscription.options.finishes_singly() && subscription.passes_over(row) {
+                    // Events up to it are printed; the next command passes over it, and counts it.
+                    is_cut = !self.reading.follow;
+                    return if is_cut { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+                }
+                expire |= row.expires_at().is_some();
+                last = row.id;
+                row.write_line(page);
+                ControlFlow::Continue(())
+            })?;
+            if !is_cut || printed {
+                break;
+            }
+            queue.pass_over(&subscription)?;
+            subscription = queue.subscription(&consumer)?;
+        }
+        if expire && !subscription.options.finishes_singly() {
+            queue.note_given(&subscription, last)?;
+        }
+        if printed { Ok(()) } else { self.reading.none_printed() }
     }
 }

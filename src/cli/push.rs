@@ -5,6 +5,7 @@ mod follow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use chrono::Utc;
 use clap::Args;
 use serde_json::json;
 
@@ -34,7 +35,7 @@ use crate::store::{Appended, Stored};
 /// stored and pushing it again would store it twice.
 ///
 /// --lines skips empty lines. The JSON objects of a --batch, one per line, have content and optionally source,
-/// type, subtype, metadata (an object), idempotency_key, and in or at; the options are defaults for lines without them.
+/// type, subtype, metadata (an object), idempotency_key, expires, and in or at; the options are defaults for lines without them.
 /// id and created_at are ignored, so `thread peek` pipes into `thread push --batch`; so are other keys, with
 /// a warning. Both store everything or nothing, and print the number of events stored.
 ///
@@ -204,11 +205,16 @@ fn line_format(of_text: bool, event: EventArgs, due: Option<Due>, thread: &Locat
     if !of_text {
         return Ok(LineFormat::Json(Defaults { due, ..event.defaults(thread) }));
     }
-    let event = event.without_content(thread)?;
-    Ok(LineFormat::Content(match due {
-        Some(due) => event.with_due(due)?,
-        None => event,
-    }))
+    let like = event.without_content(thread)?;
+    let like = match due {
+        Some(due) => like.with_due(due)?,
+        None => like,
+    };
+    // What would be refused for each line is refused now.
+    if let Some(after) = event.expires {
+        like.clone().with_expiry(after, Utc::now())?;
+    }
+    Ok(LineFormat::Content(like, event.expires))
 }
 
 /// Stores one event, as the answer to `reply_to` if that is given, and prints its id. Returns the open
@@ -220,10 +226,7 @@ pub fn push_one(
     globals: &Globals,
 ) -> Result<(Queue, i64)> {
     let path = globals.location()?;
-    let mut event = event.into_event(&path, reply_to)?;
-    if let Some(due) = due {
-        event = event.with_due(due)?;
-    }
+    let event = event.into_event(&path, reply_to, due)?;
     let mut queue = Queue::open(path)?;
     if let Some(id) = reply_to {
         let newest = queue.store.newest()?;
@@ -273,7 +276,7 @@ fn push_through(path: &Path, event: EventArgs, globals: &Globals) -> Result<()> 
             "leave out --thread: the worker knows which it is",
         );
     }
-    let event = event.into_event(&Location::from(path), None)?;
+    let event = event.into_event(&Location::from(path), None, None)?;
     let stored = socket::push(path, &event)?;
     signals::set_stored(0);
     print(&event, &stored, "left-to-workers", globals);

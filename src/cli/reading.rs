@@ -42,8 +42,8 @@ pub struct ReadingArgs {
     fail_if_none: bool,
 }
 
-/// Appends an event, including its final newline.
-pub type Write = fn(&Row<'_>, &mut Vec<u8>);
+/// Appends an event, including its final newline, or breaks, to read no further.
+pub type Write<'w> = dyn FnMut(&Row<'_>, &mut Vec<u8>) -> ControlFlow<()> + 'w;
 
 /// Why a wait ended.
 pub enum Woken {
@@ -71,7 +71,7 @@ impl ReadingArgs {
         &self,
         queue: &mut Queue,
         mut selection: Selection,
-        write: Write,
+        write: &mut Write<'_>,
         cut_noted: bool,
     ) -> Result<()> {
         let printed = self.print_all(queue, &mut selection, write)?;
@@ -113,7 +113,10 @@ impl ReadingArgs {
         }
     }
 
-    fn none_printed(&self) -> Result<()> {
+    /// # Errors
+    ///
+    /// Exit code 3, if --fail-if-none is set.
+    pub fn none_printed(&self) -> Result<()> {
         if !self.fail_if_none {
             return Ok(());
         }
@@ -124,7 +127,12 @@ impl ReadingArgs {
     }
 
     /// Returns whether anything was printed, or the reader of stdout is gone.
-    fn print_all(&self, queue: &mut Queue, selection: &mut Selection, write: Write) -> Result<bool> {
+    pub fn print_all(
+        &self,
+        queue: &mut Queue,
+        selection: &mut Selection,
+        write: &mut Write<'_>,
+    ) -> Result<bool> {
         let waits = self.follow || self.wait.is_some();
         // Created before the first read, so that no commit between the read and the wait is missed.
         let watcher = waits.then(|| queue.watcher());
@@ -135,8 +143,12 @@ impl ReadingArgs {
         loop {
             page.clear();
             let before = selection.after;
+            let mut is_cut = false;
             let remaining = queue.read_page(selection, &mut |row| {
-                write(&row, &mut page);
+                if write(&row, &mut page).is_break() {
+                    is_cut = true;
+                    return ControlFlow::Break(());
+                }
                 if page.len() < PAGE_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             })?;
             progress.advance(selection.after.abs_diff(before));
@@ -146,6 +158,9 @@ impl ReadingArgs {
                 if output::bytes(&page)? == Reader::Gone {
                     return Ok(printed);
                 }
+            }
+            if is_cut {
+                return Ok(printed);
             }
             if remaining == Remaining::Some {
                 continue;

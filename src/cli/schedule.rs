@@ -156,14 +156,17 @@ impl Add {
                 "see `thread schedule add --help`; nothing was stored",
             );
         }
-        let event = self.event.into_event(&path, None)?;
+        let mut event = self.event;
+        // Counted from the time of each.
+        let expires = event.expires.take();
+        let event = event.into_event(&path, None, None)?;
         if event.idempotency_key.is_some() {
             return usage(
                 "a schedule has many events, and an idempotency key is for one",
                 "leave out --idempotency-key: a schedule makes no event twice; nothing was stored",
             );
         }
-        let schedule = Stored::of(self.name, timing, self.catch_up.into(), &event);
+        let schedule = Stored { expires, ..Stored::of(self.name, timing, self.catch_up.into(), &event) };
         // What would be refused then is refused now.
         schedule.event(now)?;
         let schedule = schedule.from_now(now);
@@ -216,7 +219,19 @@ fn list(globals: &Globals) -> Result<()> {
 
 fn object(schedule: &Stored) -> Value {
     let Stored {
-        name, timing, catch_up, paused, source, kind, subtype, content, metadata, last, next, ..
+        name,
+        timing,
+        catch_up,
+        paused,
+        source,
+        kind,
+        subtype,
+        content,
+        metadata,
+        expires,
+        last,
+        next,
+        ..
     } = schedule;
     let (cron, zone, every) = match timing {
         Timing::Cron { cron, zone } => (Some(cron), Some(zone), None),
@@ -238,6 +253,7 @@ fn object(schedule: &Stored) -> Value {
         "subtype": subtype,
         "content": content,
         "metadata": metadata,
+        "expires": expires.map(duration::format),
     })
 }
 

@@ -292,6 +292,7 @@ impl Serialize for ConsumerStatus {
             "runs_succeeded": s.state.succeeded,
             "runs_failed": s.state.failed,
             "dead_letters_made": s.state.dead_lettered,
+            "expired": s.state.expired,
             "last_run_started_at": s.state.began.map(time::format),
             "last_run_ended_at": s.state.ended.map(time::format),
             "last_exit": s.state.last_exit.map(|exit| exit.to_string()),

@@ -7,6 +7,7 @@ mod batch;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::time::Duration;
 
 use serde::de::IgnoredAny;
 
@@ -45,6 +46,13 @@ impl Type {
 
 /// The key in the metadata of an event that was scheduled, with the time at which that was asked for.
 pub const SCHEDULED_AT: &str = "scheduled_at";
+
+/// The key in the metadata of an event that expires, with the time at which it does. A consumer that was not given the
+/// event by then passes over it.
+pub const EXPIRES_AT: &str = "expires_at";
+
+/// The longest metadata in which [`EXPIRES_AT`] is looked for, in bytes.
+pub const LONGEST_EXPIRING: usize = 1024 * 1024;
 
 /// An event that has not been stored yet, so it has no id and no time.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -156,6 +164,17 @@ impl<'a> NewEvent<'a> {
         Ok(NewEvent { due: Some(due), ..self })
     }
 
+    /// Lets it expire after this time, counted from when it is due.
+    ///
+    /// # Errors
+    ///
+    /// The metadata has [`EXPIRES_AT`] already.
+    pub fn with_expiry(self, after: Duration, now: Time) -> Result<NewEvent<'a>, InvalidEvent> {
+        // Does not overflow: durations are at most ten years.
+        let at = time::format(self.due_at(now).unwrap_or(now) + after);
+        self.with_own(EXPIRES_AT, &format!("\"{at}\""))
+    }
+
     /// Adds metadata of this program's own, as JSON.
     ///
     /// # Errors
@@ -189,13 +208,17 @@ impl<'a> NewEvent<'a> {
         self.metadata_with(SCHEDULED_AT, &format!("\"{now}\""))
     }
 
-    /// Whether it has this metadata, apart from when it was scheduled.
+    /// Whether it has this metadata, apart from when it was scheduled and when it expires.
     pub fn has_metadata(&self, stored: Option<&str>) -> bool {
-        self.metadata.as_deref() == stored
+        let own = self.metadata.as_deref();
+        own == stored
             || stored.is_some_and(|stored| {
-                let at = stored.rfind(SCHEDULED_AT).and_then(|at| stored.get(at + SCHEDULED_AT.len() + 3..));
-                let at = at.and_then(|rest| rest.strip_suffix("\"}")).filter(|at| time::parse(at).is_some());
-                at.is_some_and(|at| self.metadata_scheduled(at) == stored)
+                let lasting = without_time(stored, SCHEDULED_AT);
+                let own = own.unwrap_or("{}");
+                (lasting != stored && lasting == own)
+                    || (own.contains(EXPIRES_AT)
+                        && lasting.contains(EXPIRES_AT)
+                        && without_time(&lasting, EXPIRES_AT) == without_time(own, EXPIRES_AT))
             })
     }
 
@@ -244,6 +267,16 @@ impl<'a> NewEvent<'a> {
             && self.content == stored.content.as_str()
             && self.has_metadata(stored.metadata.as_deref())
     }
+}
+
+/// A JSON object without the key `name`, if that is the last one and its value a time.
+fn without_time<'o>(object: &'o str, name: &str) -> Cow<'o, str> {
+    let without = || {
+        let (before, value) = object.rsplit_once(&format!("\"{name}\":\""))?;
+        time::parse(value.strip_suffix("\"}")?)?;
+        Some(format!("{}}}", before.strip_suffix(',').unwrap_or(before)))
+    };
+    without().map_or(Cow::Borrowed(object), Cow::Owned)
 }
 
 /// serde_json's message without the line number, which is always 1 and would mislead.
@@ -308,6 +341,24 @@ impl CappedRow<'_> {
 }
 
 impl Row<'_> {
+    /// When it expires, if it does. A value that is no time in RFC 3339 means nothing, nor does one in metadata of more
+    /// than [`LONGEST_EXPIRING`] bytes.
+    pub fn expires_at(&self) -> Option<Time> {
+        #[derive(serde::Deserialize)]
+        struct Metadata {
+            expires_at: String,
+        }
+
+        let metadata = self.metadata.filter(|metadata| metadata.len() <= LONGEST_EXPIRING)?;
+        memchr::memmem::find(metadata, EXPIRES_AT.as_bytes())?;
+        time::parse(&serde_json::from_slice::<Metadata>(metadata).ok()?.expires_at)
+    }
+
+    /// Whether it has expired by then.
+    pub fn is_expired(&self, now: Time) -> bool {
+        self.expires_at().is_some_and(|at| at <= now)
+    }
+
     /// Appends the event as one compact JSON object, keys in the order of the columns, no newline.
     pub fn write_json(&self, out: &mut Vec<u8>) {
         self.write_with(None, out);

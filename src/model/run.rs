@@ -144,10 +144,16 @@ pub struct RunState {
     pub failed: u64,
     /// Number of dead letters made.
     pub dead_lettered: u64,
+    /// Number of events that were passed over because they had expired.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub expired: u64,
+    /// Events up to this one were given, so that they do not expire any more. Kept only where some may expire.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub given_upto: i64,
 }
 
-pub(crate) fn is_zero(number: &u32) -> bool {
-    *number == 0
+pub(crate) fn is_zero<N: Default + PartialEq>(number: &N) -> bool {
+    *number == N::default()
 }
 
 impl RunState {
@@ -174,6 +180,8 @@ impl RunState {
             succeeded: self.succeeded,
             failed: self.failed,
             dead_lettered: self.dead_lettered,
+            expired: self.expired,
+            given_upto: self.given_upto,
             ..RunState::default()
         }
     }

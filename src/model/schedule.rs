@@ -80,6 +80,9 @@ pub struct Schedule {
     pub content: String,
     /// A JSON object.
     pub metadata: Option<String>,
+    /// After which time each event expires.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Duration>,
     /// The last time for which an event was made, or that was left out.
     pub last: Option<Time>,
     /// The next one.
@@ -186,6 +189,7 @@ impl Schedule {
             subtype: event.subtype.as_deref().map(str::to_owned),
             content: event.content.to_string(),
             metadata: event.metadata.as_deref().map(str::to_owned),
+            expires: None,
             last: None,
             next: None,
         }
@@ -265,7 +269,11 @@ impl Schedule {
         let mut name = Vec::new();
         json::write_string(&mut name, self.name.as_bytes());
         let event = event.with_own("schedule", &String::from_utf8_lossy(&name))?;
-        event.with_own("scheduled_for", &format!("\"{}\"", time::format(time)))
+        let event = event.with_own("scheduled_for", &format!("\"{}\"", time::format(time)))?;
+        match self.expires {
+            Some(after) => event.with_expiry(after, time),
+            None => Ok(event),
+        }
     }
 }
 
@@ -285,6 +293,7 @@ mod tests {
             subtype: None,
             content: "x".into(),
             metadata: None,
+            expires: None,
             last: None,
             next: Some(at(next)),
         }

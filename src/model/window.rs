@@ -303,6 +303,11 @@ impl Window {
         self.given
     }
 
+    /// Whether an event that nobody has was given before, as far as that is known.
+    pub fn was_given(&self, id: i64) -> bool {
+        self.ledger.waits().contains_key(&id)
+    }
+
     /// The failed attempts at an event so far, and how often in a row it was deferred.
     pub fn tried(&self, id: i64) -> (u32, u32) {
         self.ledger.waits().get(&id).map_or((0, 0), |wait| (wait.attempts, wait.deferred))

@@ -214,15 +214,20 @@ impl Round {
         while self.takings.count < most && self.takings.lines.len() < BATCH_BYTES {
             match self.window.turn(self.now) {
                 Turn::Again(id) => {
+                    let may_expire = !self.window.was_given(id);
                     self.window.give_again(id);
                     let mut claimed = None;
                     queue.store.read(id - 1, id, 1, &mut |row| {
-                        claimed = Some(self.takings.add(&row, &until));
+                        if may_expire && row.is_expired(self.now) {
+                            self.tally.expire();
+                        } else {
+                            claimed = Some(self.takings.add(&row, &until));
+                        }
                         ControlFlow::Break(())
                     })?;
                     match claimed {
                         Some(taken) => self.claim(id, taken),
-                        // It was pruned.
+                        // It was pruned, or has expired.
                         None => self.window.finish(id),
                     }
                 }
@@ -248,14 +253,19 @@ impl Round {
         selection.limit = Some(page);
         let (mut failures, mut claimed): (Vec<FilterFailure>, Vec<(i64, Taken)>) = Default::default();
         let (window, takings, gaps) = (&mut self.window, &mut self.takings, &mut self.gaps);
-        let (key, now) = (&self.key, self.now);
+        let (key, now, tally) = (&self.key, self.now, &mut self.tally);
         let mut wants_more = true;
         let remaining = queue.read_page(selection, &mut |row| {
             let key = key.as_ref().and_then(|key| key_of(key, &row, &mut failures));
             if row.id > window.reached() + 1 {
                 gaps.insert(row.id, window.reached() + 1);
             }
-            if window.found(row.id, key) {
+            if !window.found(row.id, key) {
+                // It is finished, or held back.
+            } else if row.is_expired(now) {
+                window.finish(row.id);
+                tally.expire();
+            } else {
                 claimed.push((row.id, takings.add(&row, until)));
             }
             wants_more = takings.count < most
@@ -319,7 +329,8 @@ impl Round {
             Some(Refused::Paused | Refused::Stalled) => None,
         };
         let RunUpdate { dead_letters, runs, .. } = &self.update;
-        if self.takings.count == 0 && dead_letters.is_empty() && runs.is_empty() {
+        if self.takings.count == 0 && dead_letters.is_empty() && runs.is_empty() && !self.tally.has_expired()
+        {
             return Ok(Some(self.takings));
         }
         let state = self.tally.applied_to(&self.current.state);

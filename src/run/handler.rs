@@ -56,19 +56,23 @@ pub struct NextTask {
     pub task: Task,
     /// How many events are on stdin.
     pub events: u64,
+    /// The last of them, if some may expire.
+    pub given_upto: Option<i64>,
     /// `None` if the handler pops.
     pub stdin: Option<File>,
 }
 
 /// Returns the task of the next run; `first` is the oldest pending event. `None` if nothing is pending any
-/// more.
+/// more, or if the oldest has expired.
 pub fn next_task(
     queue: &mut Queue,
     subscription: &Subscription,
     first: Option<i64>,
 ) -> Result<Option<NextTask>> {
     if subscription.options.deliver == Deliver::Wake {
-        return Ok(Some(NextTask { task: Task::Wake, events: 0, stdin: None }));
+        let is_expired = first.map(|first| queue.has_expired(subscription, first)).transpose()?;
+        let next = NextTask { task: Task::Wake, events: 0, given_upto: None, stdin: None };
+        return Ok((is_expired != Some(true)).then_some(next));
     }
     let consumer = &subscription.consumer;
     let letters =
@@ -82,7 +86,7 @@ pub fn next_task(
         })?;
         if !page.is_empty() {
             let stdin = Some(stdin_file(queue, &page)?);
-            return Ok(Some(NextTask { task: Task::DeadLetter(id), events: 1, stdin }));
+            return Ok(Some(NextTask { task: Task::DeadLetter(id), events: 1, given_upto: None, stdin }));
         }
         queue.store.discard_dead_letters(consumer, Some(&[id]))?;
         log!(queue, Warn, "dead: consumer={consumer} id={id} is no longer stored; discarded");
@@ -92,8 +96,14 @@ pub fn next_task(
     let filter = checked_filter(subscription)?;
     let mut selection = Selection { after: first - 1, limit: Some(most), filter };
     let (mut batch, mut count, mut last) = (Vec::new(), 0, 0);
-    while batch.len() < BATCH_BYTES {
+    let (mut is_cut, mut expire) = (false, false);
+    while batch.len() < BATCH_BYTES && !is_cut {
         let remaining = queue.read_page(&mut selection, &mut |row| {
+            if subscription.passes_over(&row) {
+                is_cut = true;
+                return ControlFlow::Break(());
+            }
+            expire |= row.expires_at().is_some();
             row.write_line(&mut batch);
             count += 1;
             last = row.id;
@@ -108,7 +118,8 @@ pub fn next_task(
         1 => Task::Single(last),
         _ => Task::Batch(last),
     };
-    Ok(Some(NextTask { task, events: count, stdin: Some(stdin_file(queue, &batch)?) }))
+    let given_upto = expire.then_some(last);
+    Ok(Some(NextTask { task, events: count, given_upto, stdin: Some(stdin_file(queue, &batch)?) }))
 }
 
 /// Returns an unlinked file with these contents, positioned at its beginning. A regular file, not a pipe:

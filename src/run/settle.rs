@@ -28,6 +28,8 @@ pub struct Tally {
     succeeded: u64,
     /// The last run: when it began and ended, and how.
     last: Option<(Time, Time, Exit)>,
+    /// Events that have expired.
+    expired: u64,
     /// Dead letters after the last success: judged by the handler, and others.
     dead: Vec<bool>,
 }
@@ -46,7 +48,7 @@ impl Tally {
     pub fn runs_applied_to(&self, state: &RunState) -> RunState {
         let state = self.last_applied_to(state);
         let (failed, succeeded) = (state.failed + self.failed, state.succeeded + self.succeeded);
-        RunState { failed, succeeded, ..state }
+        RunState { failed, succeeded, expired: state.expired + self.expired, ..state }
     }
 
     fn last_applied_to(&self, state: &RunState) -> RunState {
@@ -61,6 +63,15 @@ impl Tally {
     /// An event was acknowledged.
     pub fn success(&mut self) {
         self.has_success = true;
+    }
+
+    /// An event has expired.
+    pub fn expire(&mut self) {
+        self.expired += 1;
+    }
+
+    pub fn has_expired(&self) -> bool {
+        self.expired > 0
     }
 
     /// A run failed at several events together.

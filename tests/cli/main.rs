@@ -23,6 +23,7 @@ mod durations;
 mod errors;
 mod everybody;
 mod exclusion;
+mod expires;
 mod external;
 mod filters;
 mod first_minute;

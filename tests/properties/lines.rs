@@ -3,7 +3,8 @@
 use thread::NewEvent;
 use thread::model::event::Defaults;
 
-const NO_DEFAULTS: Defaults = Defaults { source: None, kind: None, subtype: None, due: None, zone: None };
+const NO_DEFAULTS: Defaults =
+    Defaults { source: None, kind: None, subtype: None, due: None, expires: None, zone: None };
 
 fn invalid(line: &str) -> String {
     NewEvent::from_json(line.as_bytes(), &NO_DEFAULTS, &mut |_| {}).unwrap_err().0

@@ -54,6 +54,8 @@ fn full() -> RunState {
         succeeded: 8,
         failed: 9,
         dead_lettered: 10,
+        expired: 13,
+        given_upto: 14,
     }
 }
 
@@ -76,6 +78,8 @@ fn an_idle_state_has_nothing_of_the_run_and_all_that_outlives_it() {
         succeeded: 8,
         failed: 9,
         dead_lettered: 10,
+        expired: 13,
+        given_upto: 14,
         ..RunState::default()
     };
     assert_eq!(full().idle(), idle);
@@ -83,7 +87,15 @@ fn an_idle_state_has_nothing_of_the_run_and_all_that_outlives_it() {
 
 #[test]
 fn a_replaced_subscription_keeps_its_pause_and_its_counters() {
-    let kept = RunState { paused: true, succeeded: 8, failed: 9, dead_lettered: 10, ..RunState::default() };
+    let kept = RunState {
+        paused: true,
+        succeeded: 8,
+        failed: 9,
+        dead_lettered: 10,
+        expired: 13,
+        given_upto: 14,
+        ..RunState::default()
+    };
     assert_eq!(full().replaced(), kept);
 }
 

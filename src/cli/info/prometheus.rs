@@ -80,6 +80,9 @@ fn add(page: &mut Page, report: &Report) {
     each("dead_letters_made_total", "Dead letters that were ever made.", &|_, s| {
         Some(s.state.dead_lettered as f64)
     });
+    each("expired_total", "Events that had expired, which were passed over.", &|_, s| {
+        Some(s.state.expired as f64)
+    });
     each("filter_errors_total", "Events the filter failed on.", &|_, s| Some(s.filter_errors as f64));
     each("paused", "1 while the consumer is paused, even during a run.", &|_, s| Some(s.state.paused.into()));
     each("last_run_timestamp_seconds", "When the last run ended.", &|_, s| {

@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::time::Duration;
 
+use chrono::Utc;
 use jiff::tz::TimeZone;
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -19,12 +21,15 @@ pub struct Defaults {
     pub kind: Option<String>,
     pub subtype: Option<String>,
     pub due: Option<Due>,
+    /// After which time they expire, counted from when they are due.
+    pub expires: Option<Duration>,
     /// The time zone of times without an offset. `None`: UTC.
     pub zone: Option<TimeZone>,
 }
 
 /// The keys of a batch line that have a meaning, and the others that `peek` prints.
-const KEYS: [&str; 8] = ["source", "type", "subtype", "content", "metadata", "idempotency_key", "in", "at"];
+const KEYS: [&str; 9] =
+    ["source", "type", "subtype", "content", "metadata", "idempotency_key", "in", "at", "expires"];
 const IGNORED_KEYS: [&str; 2] = ["id", "created_at"];
 
 /// One line of a batch.
@@ -38,6 +43,7 @@ struct Line<'a> {
     idempotency_key: Option<Text<'a>>,
     after: Option<Text<'a>>,
     at: Option<Text<'a>>,
+    expires: Option<Text<'a>>,
     /// Keys that mean nothing here.
     unknown: Vec<Cow<'a, str>>,
 }
@@ -71,7 +77,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Line<'a> {
                         Some(4) => line.metadata = map.next_value()?,
                         Some(5) => line.idempotency_key = map.next_value()?,
                         Some(6) => line.after = map.next_value()?,
-                        Some(_) => line.at = map.next_value()?,
+                        Some(7) => line.at = map.next_value()?,
+                        Some(_) => line.expires = map.next_value()?,
                         None => {
                             map.next_value::<IgnoredAny>()?;
                             if !IGNORED_KEYS.contains(&&*key) {
@@ -98,6 +105,7 @@ impl Line<'_> {
             "content" => self.content.is_none(),
             "metadata" => self.metadata.is_none(),
             "idempotency_key" => self.idempotency_key.is_none(),
+            "expires" => self.expires.is_none(),
             // Too short to tell.
             _ => false,
         };
@@ -125,7 +133,7 @@ struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl<'a> NewEvent<'a> {
     /// Reads one line of a batch: a JSON object with `source`, `type`, `content` and optionally
-    /// `subtype`, `metadata`, `idempotency_key`, and `in` or `at`. A `content` that is not a string is stored as the
+    /// `subtype`, `metadata`, `idempotency_key`, `expires`, and `in` or `at`. A `content` that is not a string is stored as the
     /// JSON text it was written as. Calls `unknown` with each other key.
     ///
     /// # Errors
@@ -183,6 +191,14 @@ impl<'a> NewEvent<'a> {
         };
         let event = match due {
             Some(due) => event.with_due(due)?,
+            None => event,
+        };
+        let expires = match line.expires {
+            Some(Text(after)) => Some(duration::parse(&after).map_err(wrong("expires"))?),
+            None => defaults.expires,
+        };
+        let event = match expires {
+            Some(after) => event.with_expiry(after, Utc::now())?,
             None => event,
         };
         match line.idempotency_key {

@@ -142,7 +142,7 @@ impl Supervisor<'_> {
         if self.shutdown.requests() > 0 {
             return Ok(Next::Unlock);
         }
-        let given = NextTask { task: Task::Pool, events: 0, stdin: None };
+        let given = NextTask { task: Task::Pool, events: 0, given_upto: None, stdin: None };
         let update =
             RunUpdate::state(RunState { handler: None, ..self.started(found, &given, start.newest) });
         let Some(subscription) = self.retrying(|| queue.store.update_run(found, &update))? else {

@@ -50,7 +50,10 @@ impl Supervisor<'_> {
         lock: &mut Lock,
     ) -> Result<Next> {
         let next = self.retrying(|| handler::next_task(&mut queue, found, start.first))?;
-        let Some(given) = next else { return Ok(Next::Unlock) };
+        let Some(given) = next else {
+            let passed = self.retrying(|| queue.pass_over(found))?;
+            return Ok(if passed.is_some() { Next::Again } else { Next::Unlock });
+        };
         // A shutdown request may have arrived while the disk was full.
         if self.shutdown.requests() > 0 {
             return Ok(Next::Unlock);
@@ -197,6 +200,7 @@ impl Supervisor<'_> {
             start_rewinds: found.rewinds,
             single_upto: found.single_upto(),
             start_newest: newest,
+            given_upto: given.given_upto.unwrap_or(0).max(found.state.given_upto),
             next_try: None,
             reason: None,
             stop: None,

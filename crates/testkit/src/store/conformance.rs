@@ -1562,6 +1562,7 @@ fn schedule(name: &str, next: time::Time) -> Schedule {
         subtype: None,
         content: "tick".to_owned(),
         metadata: None,
+        expires: None,
         last: None,
         next: Some(next),
     }

@@ -124,12 +124,17 @@ impl Pool<'_, '_> {
         self.selection.limit = Some(page);
         let mut left = most;
         let (window, selection, places) = (&mut self.window, &mut self.selection, &mut self.places);
-        let (key, failures) = (&self.key, &mut self.without_key);
+        let (key, failures, tally) = (&self.key, &mut self.without_key, &mut self.tally);
         let mut wants_more = true;
         let remaining = supervisor.retrying(|| {
             queue.read_page(selection, &mut |row| {
                 let key = key.as_ref().and_then(|key| key_of(key, &row, failures));
-                let is_given = window.found(row.id, key);
+                let mut is_given = window.found(row.id, key);
+                if is_given && row.is_expired(now) {
+                    window.finish(row.id);
+                    tally.expire();
+                    is_given = false;
+                }
                 left = left.saturating_sub(u64::from(is_given));
                 let has_room = take(is_given.then_some(&row), places, window.most_each()) && left > 0;
                 wants_more = has_room && matches!(window.turn(now), Turn::Next);
@@ -228,7 +233,7 @@ impl Pool<'_, '_> {
         let letters = supervisor.retrying(|| queue.store.dead_letters(Some(supervisor.consumer)))?;
         for letter in letters.into_iter().filter(|letter| letter.retry) {
             let (id, mut line) = (letter.event_id, Vec::new());
-            let Some(key) = self.read_event(id, &mut line)? else {
+            let Some(key) = self.read_event(id, &mut |row| row.write_line(&mut line))? else {
                 // It was pruned.
                 self.dead_letters.push(DeadLetterUpdate::Remove { event_id: id });
                 self.changed.get_or_insert_with(Instant::now);
@@ -247,7 +252,7 @@ impl Pool<'_, '_> {
     pub(super) fn find_keys(&mut self) -> Result<()> {
         if self.key.is_some() {
             for id in self.window.ledger().claims().keys().copied().collect::<Vec<_>>() {
-                if let Some(key) = self.read_event(id, &mut Vec::new())? {
+                if let Some(key) = self.read_event(id, &mut |_| {})? {
                     self.window.set_key(id, key);
                 }
             }
@@ -255,20 +260,33 @@ impl Pool<'_, '_> {
         Ok(())
     }
 
-    /// Appends an event as a line. Returns false if it is not stored any more.
+    /// Appends an event as a line. Returns false if there is nothing to deliver: it is not stored any more, or has
+    /// expired before it was given to anybody.
     fn write_event(&mut self, id: i64, lines: &mut Vec<u8>) -> Result<bool> {
-        Ok(self.read_event(id, lines)?.is_some())
+        let (before, now) = (lines.len(), self.now());
+        let mut is_expired = false;
+        let found = self.read_event(id, &mut |row| {
+            lines.truncate(before);
+            row.write_line(lines);
+            is_expired = row.is_expired(now);
+        })?;
+        if is_expired && !self.window.was_given(id) {
+            lines.truncate(before);
+            self.tally.expire();
+            return Ok(false);
+        }
+        Ok(found.is_some())
     }
 
-    /// Appends an event as a line, and returns its key.
-    fn read_event(&mut self, id: i64, lines: &mut Vec<u8>) -> Result<Option<Option<Key>>> {
+    /// Passes an event to `take`, and returns its key.
+    fn read_event(&mut self, id: i64, take: &mut dyn FnMut(&Row<'_>)) -> Result<Option<Option<Key>>> {
         let supervisor = self.supervisor;
         let queue = open(supervisor, &mut self.queue)?;
         let (key, mut found) = (&self.key, None);
         supervisor.retrying(|| {
             queue.store.read(id - 1, id, 1, &mut |row| {
                 found = Some(key.as_ref().and_then(|key| key_of(key, &row, &mut Vec::new())));
-                row.write_line(lines);
+                take(&row);
                 ControlFlow::Break(())
             })
         })?;
