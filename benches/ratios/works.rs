@@ -27,6 +27,8 @@ pub const ALL: &[(&str, Work)] = &[
     ("crowd", crowd),
     ("followers", followers),
     ("backlog", backlog),
+    ("time", due_on_time),
+    ("retention", retention),
     ("redis", redis),
 ];
 
@@ -437,6 +439,48 @@ fn backlog(plan: &Plan, place: &Place) {
         (0..plan.pick(5, 10)).map(|_| run(&mut place.push(&thread)).wall.as_secs_f64()).collect();
     let work = format!("longest push with 20 new filters, {name} events");
     figure(&work, &time(quantile(&times, 1.0)), "", "<= 50 ms");
+}
+
+/// How late scheduled events become events, among 100,000 that are due much later.
+fn due_on_time(plan: &Plan, place: &Place) {
+    let thread = place.new_thread(0);
+    let much_later = place.path("later.ndjson");
+    let line = "{\"source\":\"self\",\"type\":\"message\",\"content\":\"x\",\"in\":\"9d\"}\n";
+    fs::write(&much_later, line.repeat(100_000)).expect("the input is written");
+    run(&mut place.batch(&thread, &much_later));
+    let late = |_| {
+        let now = || jiff::Timestamp::now().as_millisecond();
+        run(&mut place.in_thread(&thread, ["push", "--in", "200ms", "soon"]));
+        let due = now() + 200;
+        run(&mut place.in_thread(&thread, ["peek", "--last-event-id", "0", "--limit", "1", "--wait", "10s"]));
+        let came = now();
+        // The next wait is for the next one.
+        run(&mut place.in_thread(&thread, ["prune", "--keep", "1"]));
+        Duration::from_millis(u64::try_from(came - due).unwrap_or(0)).as_secs_f64()
+    };
+    let times: Vec<f64> = (0..plan.pick(30, 200)).map(late).collect();
+    figure("a scheduled event comes late by, median", &time(quantile(&times, 0.5)), "", "<= 20 ms");
+    figure("the same, longest", &time(quantile(&times, 1.0)), "", "<= 50 ms");
+}
+
+/// Pushes into a thread that keeps its last 10,000 events, and into one that keeps all.
+fn retention(plan: &Plan, place: &Place) {
+    let (kept, plain) = (place.new_thread(30_000), place.new_thread(30_000));
+    run(&mut place.in_thread(&kept, ["config", "retention.events", "10000"]));
+    let input = place.events(500);
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    // Each round has a batch, after which events are due to be deleted, and single pushes meanwhile.
+    for _ in 0..plan.pick(25, 100) {
+        for (thread, times) in [(&kept, &mut ours), (&plain, &mut theirs)] {
+            run(&mut place.batch(thread, &input));
+            times.extend((0..20).map(|_| run(&mut place.push(thread)).wall.as_secs_f64()));
+        }
+    }
+    for (which, part) in [("median", 0.5), ("99 of 100", 0.99), ("longest", 1.0)] {
+        let (ours, theirs) = (quantile(&ours, part), quantile(&theirs, part));
+        let work = format!("push under retention, longer by ({which})");
+        figure(&work, &time((ours - theirs).max(0.0)), &time(theirs), "<= 10 ms");
+    }
 }
 
 fn redis(plan: &Plan, place: &Place) {

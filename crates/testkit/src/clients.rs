@@ -7,8 +7,9 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
 
 /// All Python packages and their dependencies.
 const PYTHON: &str = include_str!("../clients.txt");
@@ -33,6 +34,9 @@ const NPM: [(&str, &[&str]); 8] = [
     ("mcp-next", &["@modelcontextprotocol/conformance@0.2.0-alpha.12"]),
     ("ws", &["ws@8.23.0"]),
 ];
+
+/// How long an installation by npm may take.
+const NPM_PATIENCE: Duration = Duration::from_secs(240);
 
 /// The oldest Node that runs the conformance suites.
 const NODE: u32 = 18;
@@ -84,7 +88,11 @@ pub fn npm(name: &str) -> Result<PathBuf, String> {
         let mut npm = Command::new("npm");
         npm.args(["install", "--no-fund", "--no-audit", "--no-update-notifier", "--loglevel=error"]);
         npm.args(["--fetch-retries=1", "--fetch-timeout=60000", "--prefix"]).arg(folder).args(*packages);
-        run(npm.current_dir(folder)).map_err(|why| ("npm and its registry", why))
+        npm.current_dir(folder);
+        // Now and then it stops for good when it has received everything; what it has is in its cache then.
+        run_within(&mut npm, NPM_PATIENCE)
+            .or_else(|_| run_within(&mut npm, NPM_PATIENCE))
+            .map_err(|why| ("npm and its registry", why))
     })
 }
 
@@ -160,7 +168,23 @@ fn pip(venv: &Path, command: &str) -> Command {
 
 /// Runs a command to its end. If it fails, returns its output.
 fn run(command: &mut Command) -> Result<(), String> {
-    let output = command.output().map_err(|e| format!("{:?}: {e}", command.get_program()))?;
+    run_within(command, Duration::MAX)
+}
+
+/// Runs a command that prints little, and kills it if it takes longer.
+fn run_within(command: &mut Command, patience: Duration) -> Result<(), String> {
+    let began = Instant::now();
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let program = command.get_program().to_owned();
+    let failed = |e: std::io::Error| format!("{}: {e}", program.display());
+    let mut child = command.spawn().map_err(failed)?;
+    while patience < Duration::MAX && child.try_wait().map_err(failed)?.is_none() {
+        if began.elapsed() > patience {
+            child.kill().map_err(failed)?;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let output = child.wait_with_output().map_err(failed)?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if output.status.success() { Ok(()) } else { Err(text(&output.stdout) + &text(&output.stderr)) }
 }

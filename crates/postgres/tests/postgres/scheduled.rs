@@ -45,6 +45,55 @@ fn two_workers_make_each_event_once_and_one_is_killed_all_the_time() {
 }
 
 #[test]
+fn restarts_and_prunes_make_no_time_of_a_schedule_come_twice() {
+    let Some(server) = server() else { return };
+    let location = server.location_of("later_restarts", "inbox");
+    let one = Machine::new(&location);
+    one.ok(&["init", &location]);
+    let add = |name: &str, catch_up: &str| {
+        one.ok(&["schedule", "add", name, "--every", "50ms", "--catch-up", catch_up, "tick"]);
+    };
+    add("each", "all");
+    add("one", "one");
+    let mut machines = [Machine::new(&location), Machine::new(&location)];
+    let mut ticks = Vec::new();
+    for round in 0..if thread_testkit::long() { 50 } else { 8 } {
+        machines.iter_mut().for_each(|machine| machine.revive_worker(&[]));
+        let before = ticks.len();
+        wait_until("an event", || {
+            ticks.extend(take(&one));
+            ticks.len() > before
+        });
+        machines[round % 2].kill();
+    }
+    let before = ticks.len();
+    wait_until("one more", || {
+        ticks.extend(take(&one));
+        ticks.len() > before
+    });
+    for name in ["each", "one"] {
+        let times: Vec<&String> = ticks.iter().filter(|(of, _)| of == name).map(|(_, time)| time).collect();
+        assert_eq!(times.iter().collect::<BTreeSet<_>>().len(), times.len(), "{name}: {times:?}");
+        assert!(times.is_sorted(), "{name}: {times:?}");
+        if name == "each" {
+            let time = |at: usize| thread::model::time::parse(times[at]).unwrap();
+            let gap = |at: usize| (time(at) - time(at - 1)).num_milliseconds();
+            assert!((1..times.len()).all(|at| gap(at) == 50), "{times:?}");
+        }
+    }
+}
+
+/// The names and times of the events that have come, which are pruned.
+fn take(machine: &Machine) -> Vec<(String, String)> {
+    let events = events(machine);
+    let Some(last) = events.last() else { return Vec::new() };
+    let next = (last["id"].as_i64().unwrap() + 1).to_string();
+    machine.ok(&["prune", "--before-id", &next]);
+    let text = |event: &Value, key: &str| event["metadata"][key].as_str().unwrap().to_owned();
+    events.iter().map(|event| (text(event, "schedule"), text(event, "scheduled_for"))).collect()
+}
+
+#[test]
 fn a_dispatch_makes_what_is_due_events_and_waits_for_the_rest() {
     let Some(server) = server() else { return };
     let location = server.location_of("later_dispatch", "inbox");
