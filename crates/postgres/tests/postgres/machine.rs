@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -43,8 +43,16 @@ impl Machine {
     }
 
     fn thread(&self, args: &[&str]) -> Run {
-        let run =
-            self.world.run(self.path("bin/thread")).args(args).env("XDG_STATE_HOME", self.path("state"));
+        self.in_thread(&self.path("bin/thread")).args(args)
+    }
+
+    /// Another program, for which the thread is the one of its environment.
+    pub fn program(&self, path: &Path) -> Command {
+        self.in_thread(path).into_command()
+    }
+
+    fn in_thread(&self, program: &Path) -> Run {
+        let run = self.world.run(program).env("XDG_STATE_HOME", self.path("state"));
         self.variables
             .iter()
             .fold(run.env("THREAD_DIR", &self.location), |run, (name, value)| run.env(name, value))
@@ -62,6 +70,11 @@ impl Machine {
     #[track_caller]
     pub fn ok(&self, args: &[&str]) -> String {
         self.thread(args).ends_with(0).0
+    }
+
+    /// The same, with this input.
+    pub fn ok_with_stdin(&self, args: &[&str], input: &str) {
+        self.thread(args).stdin(input).ok();
     }
 
     /// Expects this exit code and one line of the form `Error: <what> - <how to fix it>`, and returns it.
