@@ -29,7 +29,7 @@ const STEP: Duration = Duration::from_millis(100);
 #[command(after_help = "\
 Examples:
   thread logs -t inbox bot --tail 50 -f
-  thread logs -t inbox bot --run 17")]
+  thread logs -t inbox bot --run last")]
 pub struct Logs {
     #[command(flatten)]
     consumer: ConsumerArg,
@@ -39,10 +39,23 @@ pub struct Logs {
     /// Keep printing what the handler prints, until the reader closes its end
     #[arg(short = 'f', long)]
     follow: bool,
-    /// Only what this run printed, by its number in `thread info CONSUMER --runs`
-    #[arg(long, value_name = "N", value_parser = limit, allow_negative_numbers = true,
+    /// Only what this run printed, by its number in `thread info CONSUMER --runs`, or `last`
+    #[arg(long, value_name = "N", value_parser = run_number, allow_negative_numbers = true,
         conflicts_with_all = ["tail", "follow"])]
-    run: Option<u64>,
+    run: Option<RunNumber>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum RunNumber {
+    Last,
+    Of(u64),
+}
+
+fn run_number(text: &str) -> std::result::Result<RunNumber, String> {
+    match text {
+        "last" => Ok(RunNumber::Last),
+        number => limit(number).map(RunNumber::Of).map_err(|problem| format!("{problem}, or last")),
+    }
 }
 
 impl Logs {
@@ -52,8 +65,15 @@ impl Logs {
             Some(name) => ConsumerId::stored(name),
             None => the_only_consumer(&mut queue)?,
         };
-        if let Some(number) = self.run {
-            return run::print(&mut queue, &consumer, i64::try_from(number).unwrap_or(i64::MAX));
+        match self.run {
+            Some(RunNumber::Of(number)) => {
+                return run::print(&mut queue, &consumer, i64::try_from(number).unwrap_or(i64::MAX));
+            }
+            Some(RunNumber::Last) => {
+                let last = queue.runs(&consumer, 1)?.first().map_or(1, |run| run.number);
+                return run::print(&mut queue, &consumer, last);
+            }
+            None => {}
         }
         let files = queue.files().clone();
         let name = files.handler_log(&consumer);

@@ -79,6 +79,9 @@ struct Add {
     /// How many events make up for times that were missed
     #[arg(long, value_name = "HOW", value_enum, default_value = "one")]
     catch_up: MakeUp,
+    /// Replace a schedule of that name, if there is one
+    #[arg(long)]
+    replace: bool,
     #[command(flatten)]
     event: EventArgs,
 }
@@ -171,11 +174,13 @@ impl Add {
         schedule.event(now)?;
         let schedule = schedule.from_now(now);
         let mut queue = crate::queue::Queue::open(path)?;
-        if !queue.add_schedule(&schedule)? {
+        if self.replace {
+            queue.change_schedule(&schedule.name, &mut |_| Ok(Some(schedule.clone())))?;
+        } else if !queue.add_schedule(&schedule)? {
             return failed(
                 Code::Failed,
                 format_args!("there is a schedule '{}' already", output::plain(&schedule.name)),
-                "`thread schedule remove` it first, or choose another name; nothing was changed",
+                "add --replace, or choose another name; nothing was changed",
             );
         }
         push::attend(&mut queue);
@@ -299,6 +304,12 @@ impl Next {
                 format_args!("'{}' makes no events: it {}", output::plain(name), output::plain(&problem)),
                 "remove it and add it again, or install the time zones (tzdata)",
             );
+        }
+        if schedule.paused {
+            output::note(format_args!(
+                "'{}' is paused; these are its times once `thread schedule resume` lets it go on",
+                output::plain(name)
+            ));
         }
         let mut next = schedule.next.filter(|_| !schedule.paused).or_else(|| schedule.after(Utc::now()));
         let (mut text, mut left) = (String::new(), self.count);

@@ -130,8 +130,7 @@ impl Timing {
                 let parser =
                     CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
                 let cron = parser.parse(cron).map_err(|e| format!("has wrong fields '{cron}': {e}"))?;
-                let zone = TimeZone::get(zone)
-                    .map_err(|_| format!("is in the time zone '{zone}', which this machine does not know"))?;
+                let zone = TimeZone::get(zone).map_err(|_| unknown_zone(zone))?;
                 Ok(Times::Cron(Box::new(cron), zone))
             }
             Timing::Every(every) => {
@@ -140,6 +139,16 @@ impl Timing {
             }
         }
     }
+}
+
+/// Says that a zone is not known, with the name of one that was probably meant.
+fn unknown_zone(name: &str) -> String {
+    let is_meant =
+        |known: &&str| known.rsplit('/').next().is_some_and(|city| city.eq_ignore_ascii_case(name));
+    let all: Vec<String> = jiff::tz::db().available().map(|zone| zone.as_str().to_owned()).collect();
+    let meant = all.iter().map(String::as_str).find(is_meant);
+    let meant = meant.map_or_else(String::new, |meant| format!("; did you mean '{meant}'?"));
+    format!("is in the time zone '{name}', which this machine does not know{meant}")
 }
 
 impl Times {

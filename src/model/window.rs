@@ -381,9 +381,23 @@ impl Window {
         std::mem::take(&mut self.released).iter().for_each(|key| self.release(key));
     }
 
-    /// What the store has now, after others have changed it.
+    /// What the store has now, after others have changed it, or after a crash of a server that has lost what was stored
+    /// last. What is known to be finished stays so: otherwise an event could be given again after its successors.
     pub fn reload(&mut self, ledger: Ledger) {
-        self.ledger = ledger;
+        let known = std::mem::replace(&mut self.ledger, ledger);
+        let upto_cursor = (self.ledger.cursor().saturating_add(1), known.cursor());
+        for (first, last) in std::iter::once(upto_cursor).chain(known.finished()) {
+            if first <= last && self.ledger.finished_upto(first).is_none_or(|upto| upto < last) {
+                self.change(LedgerChange::Finish { first, last });
+            }
+        }
+        for (id, claim) in known.claims() {
+            // Otherwise, somebody has let it wait by hand.
+            let is_untouched = self.ledger.waits().get(id) == known.waits().get(id);
+            if self.has_given(*id) && is_untouched && !self.ledger.claims().contains_key(id) {
+                self.change(LedgerChange::Claim { id: *id, claim: Some(claim.clone()) });
+            }
+        }
         for change in std::mem::take(&mut self.changes) {
             self.change(change);
         }

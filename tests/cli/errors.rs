@@ -25,7 +25,7 @@ const COMMANDS: [&[&str]; 12] = [
     &["info"],
 ];
 
-pub const NAMES: [&str; 28] = [
+pub const NAMES: [&str; 31] = [
     "init",
     "push",
     "ask",
@@ -36,7 +36,10 @@ pub const NAMES: [&str; 28] = [
     "unsubscribe",
     "dispatch",
     "workers",
+    "claim",
     "ack",
+    "nack",
+    "reject",
     "seek",
     "ls",
     "info",

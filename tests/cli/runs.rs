@@ -128,6 +128,7 @@ fn what_a_run_printed_is_cut_from_the_log_by_its_number() {
         assert_eq!(logs(number).quiet(), printed);
     }
     assert_ne!(logs("1").quiet(), logs("2").quiet());
+    assert_eq!(logs("last").quiet(), logs("2").quiet());
     let said = logs("3").fails(1);
     assert!(said.contains("there is no run 3 of 'bot' - `thread info bot --runs` lists"), "{said}");
     logs("0").fails(2);

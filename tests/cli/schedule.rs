@@ -96,6 +96,7 @@ fn what_is_no_schedule_is_refused() {
     fails(&["add", "a", "--cron", "* * * * * *", "x"], 2, "has wrong fields");
     fails(&["add", "a", "--cron", "0 0 30 2 *", "x"], 2, "has no time");
     fails(&["add", "a", "--cron", "0 0 * * *", "--tz", "Mars/Base", "x"], 2, "time zone 'Mars/Base'");
+    fails(&["add", "a", "--cron", "0 0 * * *", "--tz", "berlin", "x"], 2, "did you mean 'Europe/Berlin'?");
     fails(&["add", "a", "--every", "0", "x"], 2, "zero");
     fails(&["add", "a", "x"], 2, "--cron");
     fails(&["add", "a", "--every", "1m", "--cron", "0 0 * * *", "x"], 2, "--every");
@@ -113,6 +114,14 @@ fn what_is_no_schedule_is_refused() {
     add(&world, &["a", "--every", "1h", "x"]);
     fails(&["add", "a", "--every", "2h", "x"], 1, "there is a schedule 'a' already");
     assert_eq!(list(&world)[0]["every"], "1h");
+    add(&world, &["a", "--every", "3h", "--replace", "y"]);
+    add(&world, &["b", "--every", "4h", "--replace", "z"]);
+    let all = list(&world);
+    let facts: Vec<_> = all.iter().map(|one| (one["every"].as_str(), one["content"].as_str())).collect();
+    assert_eq!(facts, [(Some("3h"), Some("y")), (Some("4h"), Some("z"))]);
+    world.thread(["schedule", "pause", "a"]).quiet();
+    let (_, note) = world.thread(["schedule", "next", "a"]).ends_with(0);
+    assert!(note.contains("'a' is paused"), "{note}");
 }
 
 /// After a night in which nothing ran.

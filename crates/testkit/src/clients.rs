@@ -36,7 +36,7 @@ const NPM: [(&str, &[&str]); 8] = [
 ];
 
 /// How long an installation by npm may take.
-const NPM_PATIENCE: Duration = Duration::from_secs(240);
+const NPM_PATIENCE: Duration = Duration::from_secs(180);
 
 /// The oldest Node that runs the conformance suites.
 const NODE: u32 = 18;

@@ -26,6 +26,8 @@ struct World {
     matching: Vec<i64>,
     now: Time,
     stored: Ledger,
+    /// What a server has after a crash.
+    synced: Ledger,
     window: Window,
     single_upto: i64,
     /// Which handler has which event.
@@ -51,6 +53,7 @@ impl World {
             matching,
             now: Time::UNIX_EPOCH,
             stored: Ledger::default(),
+            synced: Ledger::default(),
             window: Window::new(Ledger::default(), &options, 0),
             single_upto: 0,
             given: BTreeMap::new(),
@@ -157,6 +160,7 @@ impl World {
     }
 
     fn store(&mut self) {
+        self.synced = self.stored.clone();
         self.window.changes().iter().for_each(|change| self.stored.apply(change));
         self.window.stored();
         assert_eq!(self.window.ledger(), &self.stored);
@@ -212,10 +216,21 @@ impl World {
     fn ack_by_hand(&mut self, id: i64) {
         self.acked.insert(id);
         self.stored.apply(&LedgerChange::Finish { first: id, last: id });
+        self.synced = self.stored.clone();
         self.window.reload(self.stored.clone());
         self.given.retain(|id, _| self.window.has_given(*id));
         self.orphans.retain(|id| self.window.has_given(*id));
         assert_eq!(self.window.given(), self.given.len() + self.orphans.len());
+    }
+
+    /// The server loses what was stored last, and the supervisor notices.
+    fn crash_server(&mut self) {
+        if self.orphans.is_empty() {
+            self.stored = self.synced.clone();
+            self.window.reload(self.stored.clone());
+            assert_eq!(self.window.given(), self.given.len());
+            self.store();
+        }
     }
 
     /// In the end, everything is handled.
@@ -248,6 +263,7 @@ enum Step {
     Time(u64),
     KillHandler(usize),
     KillSupervisor,
+    CrashServer,
     EndOrphan(usize),
     ByHand(usize),
 }
@@ -260,6 +276,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..15_u64).prop_map(Step::Time),
         1 => (0..4_usize).prop_map(Step::KillHandler),
         1 => Just(Step::KillSupervisor),
+        1 => Just(Step::CrashServer),
         2 => any::<usize>().prop_map(Step::EndOrphan),
         1 => any::<usize>().prop_map(Step::ByHand),
     ]
@@ -299,6 +316,7 @@ proptest! {
                     in_order = false;
                     world.kill_supervisor();
                 }
+                Step::CrashServer => world.crash_server(),
                 Step::EndOrphan(at) => {
                     if let Some(id) = nth(world.orphans.clone().into_iter(), at) {
                         world.end_orphan(id);

@@ -17,7 +17,8 @@ const HANDLE: &str = r#"handle() {
     exec 8>"lock-$id" 9>"lock-key$key"
     flock -n 8 || echo "two of event $id" >>overlaps
     flock -n 9 || echo "two of key $key" >>overlaps
-    echo "$key $id" >>begun
+    read -r kills <kills
+    echo "$key $id $kills" >>begun
     case $id in
     *1) sleep 0.2 ;;
     *3) [ -e "seen$id" ] || { : >"seen$id"; return 75; } ;;
@@ -57,6 +58,10 @@ done
 "#;
 
 const LEASE: &[&str] = &["--lease", "4s"];
+
+/// For so many kills after one of the server, events may be repeated after their successors: the ends of runs are not
+/// synced one by one, and who remembered them may have been killed since.
+const REPEATS: usize = 6;
 
 /// What works on two machines.
 struct Works {
@@ -125,8 +130,9 @@ fn loses_nothing(deliver: Option<(&str, &str, &str)>) {
     }
     let mut works = Works { machines, pullers: Vec::new(), pulls: deliver.is_none() };
     let until = Instant::now() + if long() { Duration::from_secs(300) } else { Duration::from_secs(8) };
-    let (mut pushed, mut kills, mut crashes) = (0_i64, 0, 0);
-    while Instant::now() < until || crashes == 0 {
+    let (mut pushed, mut kills, mut crashes) = (0_i64, 0, Vec::new());
+    fs::write(home.join("kills"), "0\n").unwrap();
+    while Instant::now() < until || crashes.is_empty() {
         works.revive();
         let acked = one.bot("last_acked_id").as_i64().unwrap();
         if pushed - acked < 100 {
@@ -135,10 +141,12 @@ fn loses_nothing(deliver: Option<(&str, &str, &str)>) {
             pushed += 10;
         }
         kills += 1;
+        fs::write(home.join("kills.new"), format!("{kills}\n")).unwrap();
+        fs::rename(home.join("kills.new"), home.join("kills")).unwrap();
         if kills % 12 == 6 {
             server.order("kill");
             server.order("start");
-            crashes += 1;
+            crashes.push(kills);
         } else {
             works.kill_one(kills * 7);
         }
@@ -156,14 +164,18 @@ fn loses_nothing(deliver: Option<(&str, &str, &str)>) {
     assert_eq!(done, (1..=pushed).collect(), "after {kills} kills");
     let mut newest = BTreeMap::new();
     for line in lines("begun").lines() {
-        let (key, id) = line.split_once(' ').unwrap();
-        let id: i64 = id.parse().unwrap();
+        let [key, id, kills] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
+        let (id, kills): (i64, usize) = (id.parse().unwrap(), kills.parse().unwrap());
         let before = newest.insert(key.to_owned(), id).unwrap_or(0);
-        assert!(before <= id, "of key {key}, {id} began after {before}");
+        let may_repeat = crashes.iter().any(|crash| (*crash..=crash + REPEATS).contains(&kills));
+        assert!(
+            before <= id || may_repeat,
+            "of key {key}, {id} began after {before}, crashes at {crashes:?}: {line}"
+        );
     }
     assert_eq!(one.bot("dead"), 0);
     let how = deliver.map_or("claims", |(deliver, ..)| deliver);
-    println!("{how}: {pushed} events, {kills} kills, of which {crashes} of the server");
+    println!("{how}: {pushed} events, {kills} kills, of which {} of the server", crashes.len());
     drop(one.run(&["stop", "bot"]));
 }
 

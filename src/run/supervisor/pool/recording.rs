@@ -116,6 +116,9 @@ impl Pool<'_, '_> {
             let queue = open(supervisor, &mut self.queue)?;
             let ledger = supervisor.retrying(|| queue.store.ledger(supervisor.consumer))?;
             self.window.reload(ledger);
+            if !self.window.changes().is_empty() {
+                self.changed.get_or_insert_with(Instant::now);
+            }
             self.is_exhausted = false;
             // What others have finished.
             let (window, kept) = (&self.window, self.places.iter_mut().filter(|place| place.pipes.is_some()));
