@@ -6,6 +6,7 @@ mod output;
 
 mod ack;
 mod ask;
+mod await_;
 mod background;
 mod backup;
 mod batch;
@@ -28,6 +29,7 @@ mod ls;
 mod man;
 mod meanings;
 mod nack;
+mod narrow;
 mod number;
 mod pause;
 mod peek;
@@ -46,8 +48,10 @@ mod scheduled;
 mod seek;
 mod settings;
 mod signals;
+mod sleep;
 mod socket;
 mod stdin;
+mod step;
 mod stop;
 mod subscribe;
 mod unsubscribe;
@@ -98,7 +102,7 @@ const REFERENCE: &str = "\
 Environment:
   THREAD_DIR       default for --thread
   THREAD_CONSUMER  default for --consumer
-  THREAD_EVENT_ID  default for `thread reply --to`
+  THREAD_EVENT_ID  default for `thread reply --to` and --event; set for handlers of single events
   THREAD_NOTIFIER  what starts handlers after a push:
                      embedded  the push itself
                      off       nothing, until `thread dispatch` is run
@@ -111,6 +115,7 @@ Exit codes:
   1  operation failed, or an event of `push --sync` became a dead letter
   2  usage error
   3  nothing came in time
+  75 not now: the event sleeps (`thread sleep`, `thread await`)
 
 If you are an agent and new to this, read `thread guide`.";
 
@@ -146,10 +151,14 @@ macro_rules! commands {
 
             /// The clap description of the command `name`; `None` if there is no such command.
             fn description_of(name: &str) -> Option<clap::Command> {
-                match name {
-                    $(stringify!($name) => Some($name::$kind::augment_args(clap::Command::new(stringify!($name)))),)*
-                    _ => None,
-                }
+                // A module may not be called `await`.
+                $({
+                    let known = stringify!($name).trim_end_matches('_');
+                    if name == known {
+                        return Some($name::$kind::augment_args(clap::Command::new(known)));
+                    }
+                })*
+                None
             }
         }
     };
@@ -172,6 +181,9 @@ commands! {
     Nack in nack,
     Reject in reject,
     Claim in claim,
+    Step in step,
+    Sleep in sleep,
+    Await in await_,
     Seek in seek,
     #[command(alias = "list")]
     Ls in ls,
@@ -225,6 +237,7 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
             };
             match exit {
                 0 => output::warn(format_args!("{failure}; what was pushed is stored")),
+                _ if failure.what.is_empty() => {}
                 _ => output::to_stderr(&output::failure_line(&failure, as_json)),
             }
             ExitCode::from(exit)

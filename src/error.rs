@@ -75,6 +75,14 @@ pub enum Error {
     /// Nobody has taken it, or the claim that was shown is over.
     #[error("that claim of event {id} is over; nothing was changed")]
     ClaimOver { id: i64 },
+    /// A step of that name, which is done or waits, consists of other words.
+    #[error("the step '{name}' of event {id} is another one: {kind} {words}")]
+    OtherStep { name: String, id: i64, kind: &'static str, words: String },
+    /// Another run has begun the step since; what this one did is not kept.
+    #[error("the step '{name}' of event {id} was begun by another run since; its output was not stored")]
+    StepOver { name: String, id: i64 },
+    #[error("there is no step '{name}' of event {id}")]
+    UnknownStep { name: String, id: i64 },
     /// Its events are not taken one by one, each for a time.
     #[error("no events are taken from '{0}' by claims")]
     NoClaims(ConsumerId),
@@ -164,7 +172,9 @@ impl Error {
             Error::AlreadySubscribed(_) => Code::AlreadySubscribed,
             Error::InvalidEvent(_) | Error::InvalidLine { .. } => Code::EventInvalid,
             Error::NotPending { .. } => Code::UnknownEvent,
-            Error::ClaimOver { .. } => Code::ClaimOver,
+            Error::ClaimOver { .. } | Error::StepOver { .. } => Code::ClaimOver,
+            Error::OtherStep { .. } => Code::Usage,
+            Error::UnknownStep { .. } => Code::UnknownStep,
             Error::NoClaims(_) => Code::Failed,
             Error::InvalidFilter(_) => Code::FilterInvalid,
             Error::SlowFilter { .. } => Code::FilterSlow,

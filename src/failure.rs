@@ -34,6 +34,11 @@ impl Failure {
         Failure::new(1, Code::Failed, what, hint)
     }
 
+    /// An exit code alone: what it means was said already.
+    pub fn said(exit: u8) -> Failure {
+        Failure::new(exit, Code::Failed, "", "")
+    }
+
     /// A usage error (exit 2).
     pub fn usage(what: impl fmt::Display, hint: impl fmt::Display) -> Failure {
         Failure::new(2, Code::Usage, what, hint)
@@ -82,6 +87,7 @@ impl<E: Into<Error>> From<E> for Failure {
             Error::InvalidEvent(_)
             | Error::InvalidLine { .. }
             | Error::InvalidFilter(_)
+            | Error::OtherStep { .. }
             | Error::ReservedKey(_) => 2,
             _ => 1,
         };
@@ -129,6 +135,11 @@ pub fn hint(error: &Error) -> String {
             "somebody else may have it by now; `thread pop --claim` takes what is next, and `thread ack` without --claim \
              finishes an event in any case"
         }
+        Error::OtherStep { .. } => {
+            "give each step of a handler a name of its own; if the handler was changed, see `thread step --forget`"
+        }
+        Error::StepOver { .. } => "the other run goes on with the event",
+        Error::UnknownStep { .. } => "see `thread step --list`",
         Error::NoClaims(_) => "subscribe it with --no-handler --concurrency N",
         Error::NotPending { .. } => "see `thread info` for the cursor, and `thread peek` for the event",
         Error::SlowFilter { .. } => "simplify it, or narrow down the events with a comparison before it",

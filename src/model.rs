@@ -19,6 +19,7 @@ pub mod position;
 pub mod run;
 pub mod schedule;
 pub mod scheduled;
+pub mod step;
 pub mod subscription;
 pub mod time;
 pub mod window;

@@ -188,7 +188,7 @@ fn scan_with(
             continue;
         }
         found.first.get_or_insert(id);
-        unfinished += 1;
+        unfinished += u64::from(!ledger.waits().get(&id).is_some_and(EventWait::is_asleep));
         if key.as_ref().is_some_and(|key| held.contains(key)) {
             continue;
         }

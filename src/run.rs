@@ -10,6 +10,7 @@
 #![expect(clippy::disallowed_types, reason = "it runs handlers")]
 
 pub mod attend;
+mod awaits;
 pub mod claims;
 pub mod control;
 pub mod dispatch;
@@ -29,6 +30,7 @@ pub mod settle;
 pub mod shutdown;
 pub mod spawn;
 pub mod starter;
+pub mod steps;
 pub mod stop;
 pub mod supervisor;
 pub mod timer;

@@ -17,6 +17,7 @@ mod prune;
 mod runs;
 mod scan;
 mod scheduled;
+mod steps;
 mod wal;
 
 use std::collections::BTreeMap;
@@ -38,10 +39,12 @@ use crate::model::ledger::Ledger;
 use crate::model::run::Run;
 use crate::model::schedule::Schedule;
 use crate::model::scheduled::{NextDue, ScheduledEvent, ScheduledId, Which};
+use crate::model::step::Step;
 use crate::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
 use crate::model::time::Time;
 use crate::store::{
-    Appended, FilterFailure, Move, Moved, PruneRange, PruneStep, Put, RunUpdate, Scan, ScanRange, Store,
+    Appended, FilterFailure, Move, Moved, PruneRange, PruneStep, Put, RunUpdate, Scan, ScanRange, StepChange,
+    StepsOf, Store,
 };
 
 /// How long an operation waits for other writers before it fails, unless the store was opened otherwise.
@@ -309,6 +312,24 @@ impl Store for Sqlite {
 
     fn discard_dead_letters(&mut self, consumer: &ConsumerId, events: Option<&[i64]>) -> Result<usize> {
         self.transact("changing the dead letters", |conn| Ok(dead_letters::discard(conn, consumer, events)?))
+    }
+
+    fn has_steps(&mut self) -> Result<bool> {
+        steps::has_table(&self.conn).doing("looking for steps")
+    }
+
+    fn read_steps(&mut self, of: StepsOf<'_>, take: &mut dyn FnMut(Step) -> ControlFlow<()>) -> Result<()> {
+        steps::read(&self.conn, of, take).doing("reading the steps")
+    }
+
+    fn change_step(&mut self, change: &StepChange) -> Result<bool> {
+        self.transact("storing a step", |conn| steps::change(conn, change))
+    }
+
+    fn forget_steps(&mut self, now: Time, before: Time, most: usize) -> Result<(u64, bool)> {
+        self.without_sync(|store| {
+            store.transact("deleting old steps", |conn| Ok(steps::forget(conn, now, before, most)?))
+        })
     }
 
     fn config(&mut self) -> Result<BTreeMap<String, String>> {

@@ -24,6 +24,7 @@ use crate::model::ledger::{Ledger, LedgerChange};
 use crate::model::run::{Exit, ProcessId, Run, RunState, StopRequest};
 use crate::model::schedule::Schedule;
 use crate::model::scheduled::{NextDue, ScheduledEvent, ScheduledId, Which};
+use crate::model::step::Step;
 use crate::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
 use crate::model::time::{Moment, Time};
 
@@ -190,6 +191,8 @@ pub struct RunUpdate {
     pub dead_letters: Vec<DeadLetterUpdate>,
     /// Cancels all pending retries of dead letters.
     pub cancel_retries: bool,
+    /// A step that changes at the same time. If that is refused, nothing is recorded.
+    pub step: Option<StepChange>,
     /// The runs that have ended. The oldest past [`RUNS_KEPT`](crate::model::run::RUNS_KEPT) are forgotten.
     pub runs: Vec<Run>,
     /// Whether it must survive a power cut.
@@ -201,6 +204,52 @@ impl RunUpdate {
     pub fn state(state: RunState) -> RunUpdate {
         RunUpdate { state, ..RunUpdate::default() }
     }
+}
+
+/// A change of a step, which is refused if somebody else has changed it since.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StepChange {
+    pub consumer: ConsumerId,
+    pub event_id: i64,
+    pub name: String,
+    /// The revision that was seen; `None` if there was no such step.
+    pub seen: Option<i64>,
+    /// What it is to be; `None` removes it.
+    pub to: Option<Step>,
+    /// The claim by which the caller has the event, if it was taken by one: the change fails if somebody else has it.
+    pub claim: Option<String>,
+}
+
+impl StepChange {
+    /// From what was seen to this one.
+    pub fn to(seen: Option<&Step>, to: Step) -> StepChange {
+        let Step { consumer, event_id, name, .. } = to.clone();
+        StepChange {
+            consumer,
+            event_id,
+            name,
+            seen: seen.map(|seen| seen.revision),
+            to: Some(to),
+            claim: None,
+        }
+    }
+
+    /// Removes it.
+    pub fn remove(seen: &Step) -> StepChange {
+        StepChange { to: None, ..StepChange::to(Some(seen), seen.clone()) }
+    }
+}
+
+/// Which steps to read.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct StepsOf<'a> {
+    pub consumer: Option<&'a ConsumerId>,
+    pub event: Option<i64>,
+    pub name: Option<&'a str>,
+    /// Only those that wait for an event.
+    pub only_awaits: bool,
+    /// Also what they print. Otherwise it is empty.
+    pub with_results: bool,
 }
 
 /// A change of one dead letter.
@@ -400,6 +449,35 @@ pub trait Store: Send {
     /// Removes the dead letters of these events, or all of a consumer, in one step; the events stay. Returns how
     /// many.
     fn discard_dead_letters(&mut self, consumer: &ConsumerId, events: Option<&[i64]>) -> Result<usize>;
+
+    /// Whether any step was ever stored; if not, that is known without a question.
+    fn has_steps(&mut self) -> Result<bool>;
+
+    /// Passes steps to `take`, until it breaks; ordered by consumer, event and when they were begun.
+    fn read_steps(&mut self, of: StepsOf<'_>, take: &mut dyn FnMut(Step) -> ControlFlow<()>) -> Result<()>;
+
+    /// These steps.
+    fn steps(&mut self, of: StepsOf<'_>) -> Result<Vec<Step>> {
+        let mut all = Vec::new();
+        self.read_steps(of, &mut |step| {
+            all.push(step);
+            ControlFlow::Continue(())
+        })?;
+        Ok(all)
+    }
+
+    /// Adds, changes or removes a step, if it is as it was seen. Returns whether it was. As durable as
+    /// [`Store::append`].
+    ///
+    /// # Errors
+    ///
+    /// [`ClaimOver`](crate::Error::ClaimOver), [`Fenced`](crate::Error::Fenced).
+    fn change_step(&mut self, change: &StepChange) -> Result<bool>;
+
+    /// Notes for at most `most` steps since when their events have been finished, and deletes as many of those for which
+    /// that is longer ago than `before`. An event is finished if its consumer is done with it or not subscribed any more;
+    /// that of a dead letter is not. Returns how many were deleted, and whether there may be more to do.
+    fn forget_steps(&mut self, now: Time, before: Time, most: usize) -> Result<(u64, bool)>;
 
     /// The settings of the thread, by name.
     fn config(&mut self) -> Result<BTreeMap<String, String>>;

@@ -22,6 +22,7 @@ use crate::model::config::Key;
 ///   retention.logs    delete logs of handlers and of the thread that were last written to longer ago than this, and
 ///                     parts of the JSONL log that were sealed longer ago; if it is not set, the latter go with
 ///                     their events
+///   retention.steps   keep steps so long after their events are finished (7d if it is not set)
 ///
 /// What is too old is deleted on the side, about once an hour, by whoever works in the thread. Events that are pending
 /// for a consumer, and dead letters, always stay. To delete at once, use `thread prune`.
@@ -33,7 +34,7 @@ Examples:
   thread config -t inbox retention.events
   thread config -t inbox --unset retention.age")]
 pub struct Config {
-    /// The setting: retention.age, retention.events or retention.logs
+    /// The setting: retention.age, retention.events, retention.logs or retention.steps
     #[arg(value_name = "KEY")]
     key: Option<String>,
     /// Its new value

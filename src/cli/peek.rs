@@ -6,6 +6,7 @@ use std::io::IsTerminal;
 
 use clap::{Args, ValueEnum};
 
+use super::narrow::NarrowArgs;
 use super::reading::ReadingArgs;
 use super::{Globals, environment, event_id, limit, output, pretty};
 use crate::error::Code;
@@ -19,13 +20,11 @@ use crate::queue::{Queue, Selection};
 /// How many events are printed without a starting point.
 const TAIL: u64 = 10;
 
-/// The longest GLOB pattern that a filter may have, in bytes.
-const MAX_PATTERN: usize = 256;
-
 /// Print events without consuming them
 ///
 /// Prints events, oldest first, one JSON object per line: the last ten, the last N (-n), or those after an
-/// event or a time (--last-event-id, --since); --type, --subtype, --source, --until and --filter narrow them down. With
+/// event or a time (--last-event-id, --since); --type, --subtype, --source, --meta, --until and --filter narrow them
+/// down. With
 /// an ID it prints that event.
 /// Needs no consumer and changes nothing. With --follow or --wait, the default is only new ones.
 #[derive(Args)]
@@ -38,7 +37,7 @@ Examples:
 pub struct Peek {
     /// This event alone
     #[arg(value_name = "ID", value_parser = event_id, allow_negative_numbers = true, conflicts_with_all =
-          ["tail", "last_event_id", "since", "until", "kind", "subtype", "source", "filter", "limit", "wait", "follow"])]
+          ["tail", "last_event_id", "since", "until", "kind", "subtype", "source", "meta", "filter", "limit", "wait", "follow"])]
     id: Option<i64>,
     /// The last N events [default: 10, if no other starting point is given]
     #[arg(short = 'n', long, value_name = "N", value_parser = limit, allow_negative_numbers = true)]
@@ -53,18 +52,8 @@ pub struct Peek {
     /// Only events before then
     #[arg(long, value_name = "WHEN", value_parser = when, conflicts_with = "follow")]
     until: Option<Time>,
-    /// Only events of this type: message or record
-    #[arg(long = "type", value_name = "TYPE", value_parser = ["message", "record"], hide_possible_values = true)]
-    kind: Option<String>,
-    /// Only events of this subtype
-    #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
-    subtype: Option<String>,
-    /// Only from sources that match this shell pattern: internal:*
-    #[arg(long, value_name = "GLOB", value_parser = pattern, allow_hyphen_values = true)]
-    source: Option<String>,
-    /// An SQL condition over id, created_at, source, type, subtype, content and metadata
-    #[arg(long, value_name = "SQL", allow_hyphen_values = true)]
-    filter: Option<String>,
+    #[command(flatten)]
+    narrow: NarrowArgs,
     #[command(flatten)]
     reading: ReadingArgs,
     /// How to print each event: json, content (only that), parsed or pretty [default: json]
@@ -108,13 +97,6 @@ fn write_content(row: &Row<'_>, page: &mut Vec<u8>) {
     page.extend_from_slice(row.content);
     if !row.content.ends_with(b"\n") {
         page.push(b'\n');
-    }
-}
-
-fn pattern(text: &str) -> std::result::Result<String, String> {
-    match text.len() {
-        ..=MAX_PATTERN => Ok(text.to_owned()),
-        _ => Err(format!("a pattern has at most {MAX_PATTERN} bytes")),
     }
 }
 
@@ -188,18 +170,14 @@ impl Peek {
         Ok(Some(queue.id_at(since)?.max(self.last_event_id.unwrap_or(0))))
     }
 
-    /// The filter of --filter and of the options that narrow the events down.
+    /// The filter of the options that narrow the events down.
     fn combined_filter(&self) -> Result<Option<Filter>> {
-        let text = self.filter.as_deref().unwrap_or_default();
-        // Checked on its own, so that errors quote the text as the user wrote it.
-        let given = Filter::new(text, Scope::Reading)?;
-        if compares_two_forms_of_time(text) {
+        if self.narrow.filter.as_deref().is_some_and(compares_two_forms_of_time) {
             output::warn(
                 "created_at is written 2026-03-18T10:30:00.123Z and datetime() writes 2026-03-18 10:30:00, so \
                  comparing them gives wrong results; give --since or --until, or compare datetime(created_at)",
             );
         }
-        let quoted = |text: &str| format!("'{}'", text.replace('\'', "''"));
         let since = match self.since {
             Some(Position::Time(time)) => Some(time),
             _ => None,
@@ -207,15 +185,7 @@ impl Peek {
         let conditions = [
             since.map(|time| format!("created_at >= '{}'", time::format(time))),
             self.until.map(|time| format!("created_at < '{}'", time::format(time))),
-            self.kind.as_deref().map(|kind| format!("type = '{kind}'")),
-            self.subtype.as_deref().map(|name| format!("subtype = {}", quoted(name))),
-            self.source.as_deref().map(|pattern| format!("source GLOB {}", quoted(pattern))),
         ];
-        let mut conditions: Vec<String> = conditions.into_iter().flatten().collect();
-        if conditions.is_empty() {
-            return Ok(given);
-        }
-        conditions.extend(given.map(|filter| format!("(\n{}\n)", filter.text())));
-        Ok(Filter::new(&conditions.join(" AND "), Scope::Reading)?)
+        self.narrow.combined(conditions.into_iter().flatten().collect(), Scope::Reading)
     }
 }

@@ -353,6 +353,11 @@ impl Subscribe {
                  them with `thread ack`; give --deliver stdin for events on stdin, where exit 0 acknowledges",
             );
         }
+        if new.options.deliver == Deliver::Stdin && !new.options.is_pool() && sleeps(queue.files(), &new) {
+            output::note(
+                "without --concurrency, an event that sleeps (`thread sleep`, `thread await`) holds back those after it",
+            );
+        }
         if globals.json { print_json(queue.files(), &new) } else { output::line(&consumer) }
     }
 
@@ -376,6 +381,23 @@ impl Subscribe {
             handler => Ok(handler),
         }
     }
+}
+
+/// Whether a handler lets its events sleep, as far as its command and the scripts that this names say so.
+#[expect(clippy::disallowed_methods, reason = "looks at the handler's script")]
+fn sleeps(files: &Files, new: &NewSubscription) -> bool {
+    const LONGEST_SCRIPT: u64 = 64 * 1024;
+    let says_so = |text: &str| ["thread sleep", "thread await"].iter().any(|words| text.contains(words));
+    let dir = new.cwd.as_deref().map(|cwd| files.resolve(cwd)).unwrap_or_default();
+    let read = |word: String| {
+        let path = dir.join(word);
+        let is_script =
+            std::fs::metadata(&path).is_ok_and(|about| about.is_file() && about.len() <= LONGEST_SCRIPT);
+        let text = if is_script { std::fs::read(path).ok() } else { None };
+        text.map(|text| String::from_utf8_lossy(&text).into_owned())
+    };
+    let mut scripts = shlex::split(&new.handler_cmd).unwrap_or_default().into_iter().filter_map(read);
+    says_so(&new.handler_cmd) || scripts.any(|text| says_so(&text))
 }
 
 fn check_key(text: &str) -> Result<()> {

@@ -57,6 +57,7 @@ codes! {
         UnknownEvent = "unknown_event",
         ClaimOver = "claim_over",
         UnknownSchedule = "unknown_schedule",
+        UnknownStep = "unknown_step",
         NotADeadLetter = "not_a_dead_letter",
         NotRunning = "not_running",
         NotSet = "not_set",

@@ -13,11 +13,16 @@ pub enum Key {
     RetentionAge,
     RetentionEvents,
     RetentionLogs,
+    RetentionSteps,
 }
+
+/// How long steps are kept once their events are finished, if that is not set.
+const STEPS: Duration = Duration::from_secs(7 * 86_400);
 
 impl Key {
     /// All of them, by name.
-    pub const ALL: [Key; 3] = [Key::RetentionAge, Key::RetentionEvents, Key::RetentionLogs];
+    pub const ALL: [Key; 4] =
+        [Key::RetentionAge, Key::RetentionEvents, Key::RetentionLogs, Key::RetentionSteps];
 
     /// As it is stored and written.
     pub const fn name(self) -> &'static str {
@@ -25,6 +30,7 @@ impl Key {
             Key::RetentionAge => "retention.age",
             Key::RetentionEvents => "retention.events",
             Key::RetentionLogs => "retention.logs",
+            Key::RetentionSteps => "retention.steps",
         }
     }
 
@@ -46,10 +52,14 @@ impl Key {
     pub fn check(self, value: &str) -> Result<String, String> {
         match self {
             // A bare number would be seconds, which nobody means.
-            Key::RetentionAge | Key::RetentionLogs if count(value).is_some_and(|count| count > 0) => {
+            Key::RetentionAge | Key::RetentionLogs | Key::RetentionSteps
+                if count(value).is_some_and(|count| count > 0) =>
+            {
                 Err(format!("'{value}' has no unit; give one, as in {value}d"))
             }
-            Key::RetentionAge | Key::RetentionLogs => duration::parse_positive(value).map(duration::format),
+            Key::RetentionAge | Key::RetentionLogs | Key::RetentionSteps => {
+                duration::parse_positive(value).map(duration::format)
+            }
             Key::RetentionEvents => match count(value) {
                 Some(0) => Err("'0' is zero; give a larger number, or --unset to keep all events".to_owned()),
                 Some(count) => Ok(count.to_string()),
@@ -73,6 +83,8 @@ pub struct Retention {
     pub events: Option<i64>,
     /// Logs older than this are deleted.
     pub logs: Option<Duration>,
+    /// Steps of events that have been finished for so long are deleted, or for [`STEPS`].
+    steps: Option<Duration>,
 }
 
 impl Retention {
@@ -85,12 +97,18 @@ impl Retention {
             age: duration(Key::RetentionAge),
             events: of(Key::RetentionEvents).and_then(|text| count(text)).filter(|&count| count > 0),
             logs: duration(Key::RetentionLogs),
+            steps: duration(Key::RetentionSteps),
         }
     }
 
-    /// Whether everything is kept.
+    /// Whether everything but steps is kept.
     pub fn keeps_all(&self) -> bool {
-        *self == Retention::default()
+        Retention { steps: None, ..*self } == Retention::default()
+    }
+
+    /// How long steps are kept once their events are finished.
+    pub fn of_steps(&self) -> Duration {
+        self.steps.unwrap_or(STEPS)
     }
 }
 
@@ -119,7 +137,9 @@ mod tests {
             ("Retention.Events", Some(Key::RetentionEvents)),
             ("logs", Some(Key::RetentionLogs)),
             ("retention.evnts", Some(Key::RetentionEvents)),
-            ("retention.steps", None),
+            ("steps", Some(Key::RetentionSteps)),
+            ("retention.stepz", Some(Key::RetentionSteps)),
+            ("retention.runs", None),
             ("core.editor", None),
             ("", None),
         ] {
@@ -132,9 +152,12 @@ mod tests {
         let config = |pairs: [(&str, &str); 3]| pairs.map(|(a, b)| (a.to_owned(), b.to_owned())).into();
         let set = config([("retention.age", "7d"), ("retention.events", "5"), ("retention.logs", "90d")]);
         let day = Duration::from_secs(86_400);
-        let expected = Retention { age: Some(7 * day), events: Some(5), logs: Some(90 * day) };
+        let expected = Retention { age: Some(7 * day), events: Some(5), logs: Some(90 * day), steps: None };
         assert_eq!(Retention::of(&set), expected);
         let odd = config([("retention.age", "0"), ("retention.events", "-5"), ("retention.new", "1d")]);
         assert!(Retention::of(&odd).keeps_all());
+        let steps = |value| Retention::of(&config([("retention.steps", value); 3]));
+        assert!(steps("1d").keeps_all());
+        assert_eq!((steps("1d").of_steps(), steps("0").of_steps()), (day, 7 * day));
     }
 }

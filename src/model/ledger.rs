@@ -6,6 +6,9 @@
 
 use std::collections::BTreeMap;
 
+use chrono::TimeDelta;
+use serde::{Deserialize, Serialize};
+
 use super::time::{Moment, Time};
 
 /// An event that is tried again later.
@@ -18,9 +21,15 @@ pub struct EventWait {
     /// From when to when it waits.
     pub since: Time,
     pub until: Time,
+    pub asleep: Asleep,
 }
 
 impl EventWait {
+    /// Whether it sleeps, instead of waiting for its next attempt.
+    pub fn is_asleep(&self) -> bool {
+        self.asleep != Asleep::No
+    }
+
     /// Whether the wait is over. Setting the clock back must not prolong it.
     pub fn is_over(&self, now: Time) -> bool {
         self.left(now).is_zero()
@@ -30,6 +39,64 @@ impl EventWait {
     pub fn left(&self, now: Time) -> std::time::Duration {
         let longest = self.until - self.since;
         self.until.min(now + longest).signed_duration_since(now).to_std().unwrap_or_default()
+    }
+}
+
+/// Until when an event sleeps that is at a handler now, and goes to sleep when its run ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sleep {
+    pub until: Time,
+    /// It wakes up earlier if an event comes that it waits for.
+    #[serde(default)]
+    pub awaits: bool,
+}
+
+/// What waits for an event without a limit looks again after so long.
+const FOREVER: TimeDelta = TimeDelta::days(3650);
+
+impl Sleep {
+    /// Without a limit, or until then.
+    pub fn new(until: Option<Time>, now: Time, awaits: bool) -> Sleep {
+        Sleep { until: until.unwrap_or(now + FOREVER), awaits }
+    }
+
+    /// Whether it was made without a limit, as far as that matters to people.
+    pub fn is_endless(&self, now: Time) -> bool {
+        self.awaits && self.until - now > FOREVER / 2
+    }
+
+    pub fn asleep(&self) -> Asleep {
+        if self.awaits { Asleep::Awaits } else { Asleep::Sleeps }
+    }
+}
+
+/// Whether an event that waits does so because its handler said so.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Asleep {
+    /// It waits for its next attempt.
+    #[default]
+    No,
+    Sleeps,
+    /// It wakes up earlier if an event comes that it waits for.
+    Awaits,
+}
+
+impl Asleep {
+    /// As it is stored.
+    pub fn number(self) -> i64 {
+        match self {
+            Asleep::No => 0,
+            Asleep::Sleeps => 1,
+            Asleep::Awaits => 2,
+        }
+    }
+
+    pub fn of_number(number: i64) -> Asleep {
+        match number {
+            1 => Asleep::Sleeps,
+            2 => Asleep::Awaits,
+            _ => Asleep::No,
+        }
     }
 }
 
@@ -206,7 +273,7 @@ mod tests {
                         model.extend(first..=first + length);
                     }
                     1 => {
-                        let wait = EventWait { attempts: 1, deferred: 0, since: now, until: now };
+                        let wait = EventWait { attempts: 1, since: now, until: now, ..EventWait::default() };
                         ledger.apply(&LedgerChange::Wait { id: first, wait });
                         waiting.insert(first);
                     }

@@ -10,12 +10,14 @@
 mod options;
 mod record;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 pub use self::options::{AHEAD, Deliver, Options, UNLIMITED};
 pub use self::record::{ERROR_KEPT, RUNS_KEPT, Run, RunResult, Span, TAIL_KEPT, end_of};
+use super::ledger::Sleep;
 use super::time::Time;
 
 /// The exit code by which a handler that gets events on stdin says that the event itself is bad
@@ -139,6 +141,10 @@ pub struct RunState {
     /// Number of events judged bad since a run on stdin has succeeded.
     pub judged_streak: u32,
     pub stop: Option<StopRequest>,
+    /// The events at handlers that sleep once their runs end, whatever their exit codes; where events finish together,
+    /// also the one that sleeps now.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub asleep: BTreeMap<i64, Sleep>,
     /// Number of runs that succeeded, and of those that failed.
     pub succeeded: u64,
     pub failed: u64,
@@ -169,6 +175,7 @@ impl RunState {
             since: None,
             task: None,
             stop: None,
+            asleep: BTreeMap::new(),
             ..self.clone()
         }
     }
@@ -308,6 +315,8 @@ pub struct Ended {
     pub rewound: bool,
     /// Whether anything is pending past the cursor.
     pub pending: bool,
+    /// Its event, which sleeps now: the exit code is that of a run that was deferred.
+    pub asleep: Option<(i64, Sleep)>,
     pub now: Time,
 }
 
@@ -374,6 +383,11 @@ pub fn apply_outcome(before: &RunState, options: &Options, ended: &Ended) -> Out
         let counted = u32::from(!matches!(ended.task, Task::DeadLetter(_)));
         state.attempts = before.attempts.saturating_sub(counted);
         state.deferred = before.deferred.saturating_add(1);
+        if let Some((id, sleep)) = ended.asleep {
+            state.deferred = 0;
+            state.asleep = BTreeMap::from([(id, sleep)]);
+            return waiting(state, (sleep.until - ended.now).to_std().unwrap_or_default()).into();
+        }
         let wait = options.wait_after(state.deferred);
         return waiting(state, wait).into();
     }

@@ -66,6 +66,8 @@ pub struct Window {
     given: usize,
     /// The open events of each key.
     keys: BTreeMap<Key, BTreeSet<i64>>,
+    /// The open events that sleep: so many may be past what is looked at.
+    asleep: BTreeSet<i64>,
     /// The open events that may be given, and from when on.
     by_end: BTreeSet<(Time, i64)>,
     /// The keys whose next event may be given once the changes are stored.
@@ -94,6 +96,7 @@ impl Window {
             given: open.len(),
             open,
             keys: BTreeMap::new(),
+            asleep: BTreeSet::new(),
             by_end: BTreeSet::new(),
             released: BTreeSet::new(),
             changes: Vec::new(),
@@ -154,7 +157,7 @@ impl Window {
 
     /// Whether so many events are unfinished that no further ones are looked at.
     pub fn is_far_ahead(&self) -> bool {
-        self.open.len() >= self.ahead
+        self.open.len() - self.asleep.len() >= self.ahead
     }
 
     /// How many events wait, or are held back.
@@ -194,6 +197,7 @@ impl Window {
         if is_first && !is_given {
             self.set_ready(id);
         }
+        self.note_sleep(id);
         is_given
     }
 
@@ -256,6 +260,16 @@ impl Window {
             self.by_end.remove(&(end, id));
         }
         self.given += 1;
+        self.asleep.remove(&id);
+    }
+
+    /// Notes whether an open event sleeps.
+    fn note_sleep(&mut self, id: i64) {
+        let is_open = self.open.get(&id).is_some_and(|open| !open.is_given);
+        match is_open && self.ledger.waits().get(&id).is_some_and(EventWait::is_asleep) {
+            true => self.asleep.insert(id),
+            false => self.asleep.remove(&id),
+        };
     }
 
     /// An event that a handler had is to be given again, as if it had never been given.
@@ -265,6 +279,7 @@ impl Window {
         self.given -= 1;
         self.unclaim(id);
         self.set_ready(id);
+        self.note_sleep(id);
     }
 
     fn unclaim(&mut self, id: i64) {
@@ -323,6 +338,7 @@ impl Window {
 
     /// Lets the next event of its key be given once that is stored.
     fn is_over(&mut self, id: i64, open: Open) {
+        self.asleep.remove(&id);
         if let Some(end) = open.ready {
             self.by_end.remove(&(end, id));
         }
@@ -356,6 +372,7 @@ impl Window {
         self.change(LedgerChange::Wait { id, wait });
         self.unclaim(id);
         self.set_ready(id);
+        self.note_sleep(id);
     }
 
     fn change(&mut self, change: LedgerChange) {
@@ -407,7 +424,10 @@ impl Window {
         let finished: Vec<i64> = self.open.iter().filter(is_over).map(|(id, _)| *id).collect();
         finished.into_iter().for_each(|id| self.finish(id));
         let waiting: Vec<i64> = self.by_end.iter().map(|(_, id)| *id).collect();
-        waiting.into_iter().for_each(|id| self.set_ready(id));
+        waiting.into_iter().for_each(|id| {
+            self.set_ready(id);
+            self.note_sleep(id);
+        });
     }
 
     /// A handler that was kept has ended without answers to these events, ascending: they are given one at a time from

@@ -47,6 +47,9 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// The age of so many events is looked at in a piece.
 const PAGE: usize = 500;
 
+/// So many steps are deleted in a piece.
+const STEPS: usize = 100;
+
 /// Longer than any time that this program writes, in bytes.
 const LONGEST_TIME: u64 = 64;
 
@@ -202,7 +205,8 @@ impl State {
 fn step(queue: &mut Queue) -> Result<Step> {
     let config = queue.store.config()?;
     let retention = Retention::of(&config);
-    if retention.keeps_all() {
+    let keeps_events = retention.keeps_all();
+    if keeps_events && !queue.store.has_steps()? {
         return Ok(Step::Off);
     }
     let Some(lock) = Lock::try_take(&queue.files, STATE)? else { return Ok(Step::Done(LOOK_EVERY)) };
@@ -211,9 +215,10 @@ fn step(queue: &mut Queue) -> Result<Step> {
     let newest = queue.store.newest()?;
     let done = match state.rest(&config, newest) {
         Some(left) => Ok(Step::Done(left)),
-        None => piece(queue, &retention, &mut state, newest).and_then(|has_more| {
+        None => forget_steps(queue, &retention).and_then(|has_more| {
+            let has_more = has_more || (!keeps_events && piece(queue, &retention, &mut state, newest)?);
             if !has_more {
-                let files = remove_files(queue, &retention)?;
+                let files = if keeps_events { (0, 0) } else { remove_files(queue, &retention)? };
                 log_pass(queue, &state, files);
                 state =
                     State { applied: Some(config), at: Utc::now().timestamp(), newest, ..State::default() };
@@ -224,6 +229,16 @@ fn step(queue: &mut Queue) -> Result<Step> {
     };
     lock.release();
     done
+}
+
+/// Deletes some steps whose events have been finished for long. Returns whether there may be more.
+fn forget_steps(queue: &mut Queue, retention: &Retention) -> Result<bool> {
+    let now = Utc::now();
+    let (deleted, has_more) = queue.store.forget_steps(now, now - retention.of_steps(), STEPS)?;
+    if deleted > 0 {
+        log!(queue, Info, "retention: steps={deleted}");
+    }
+    Ok(has_more)
 }
 
 /// Deletes some events. Returns whether there are more.

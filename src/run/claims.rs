@@ -3,7 +3,7 @@
 //! Which events may be taken is the rule of pools (see [`Window`]), looked up anew for each call. A claim whose time is
 //! over is an attempt; whoever takes events next records that.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::files::log::log;
 use crate::model::event::Row;
 use crate::model::filter::Filter;
-use crate::model::ledger::{Claim, LedgerChange, Taken};
+use crate::model::ledger::{Claim, LedgerChange, Sleep, Taken};
 use crate::model::run::{Exit, Phase, RunState};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::model::time::{Moment, Time};
@@ -119,6 +119,8 @@ struct Round {
     gaps: HashMap<i64, i64>,
     /// Dead letters that have just failed once more.
     failed_again: Vec<i64>,
+    /// The events that are to sleep once nobody has them any more.
+    asleep: BTreeMap<i64, Sleep>,
     takings: Takings,
 }
 
@@ -149,6 +151,7 @@ impl Round {
             changes: Vec::new(),
             gaps: HashMap::new(),
             failed_again: Vec::new(),
+            asleep: BTreeMap::new(),
             takings: Takings::default(),
         })
     }
@@ -180,6 +183,10 @@ impl Round {
                 settle::fail(&mut self.window, &mut self.tally, &self.current, id, failed, letters, runs);
             self.stalls = self.stalls.take().or(stalls);
         }
+        // Those that are taken again later have not gone to sleep yet.
+        let window = &self.window;
+        let marks = self.current.state.asleep.iter().filter(|(id, _)| window.has_given(**id));
+        self.asleep = marks.map(|(id, sleep)| (*id, *sleep)).collect();
     }
 
     /// How many events may be taken, and if none, why.
@@ -338,6 +345,7 @@ impl Round {
             Some(why) => RunState { ended: Some(self.now), ..state.stalled(why) },
             None => state,
         };
+        self.update.state.asleep = self.asleep;
         self.update.ledger = self.window.changes().to_vec();
         self.update.ledger.append(&mut self.changes);
         self.update.durable = true;

@@ -43,7 +43,7 @@ pub fn resume(queue: &mut Queue, consumer: &ConsumerId) -> Result<Subscription> 
     };
     let now = Utc::now();
     let over = |id| {
-        let wait = EventWait { attempts: 0, deferred: 0, since: now, until: now };
+        let wait = EventWait { since: now, until: now, ..EventWait::default() };
         LedgerChange::Wait { id, wait }
     };
     let ledger = waits.into_iter().map(over).collect();
@@ -84,7 +84,7 @@ pub fn resume_event(queue: &mut Queue, consumer: &ConsumerId, id: i64) -> Result
         return Err(Error::NotPending { consumer: consumer.clone(), id });
     }
     let now = Utc::now();
-    let wait = EventWait { attempts: 0, deferred: 0, since: now, until: now };
+    let wait = EventWait { since: now, until: now, ..EventWait::default() };
     // Otherwise it does not wait.
     let over = ledger.waits().contains_key(&id).then_some(LedgerChange::Wait { id, wait });
     change(queue, consumer, over.into_iter().collect(), |_, current| current.state.clone())

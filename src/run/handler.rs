@@ -169,6 +169,11 @@ pub fn start(
     if let Some(epoch) = terms.epoch {
         command.env("THREAD_EPOCH", epoch.to_string());
     }
+    if let Task::Single(id) | Task::DeadLetter(id) = task
+        && subscription.options.batch_size == 1
+    {
+        command.env("THREAD_EVENT_ID", id.to_string());
+    }
     let file = output.as_ref().map(Output::target);
     let spawned = match terms.guard {
         #[cfg(target_os = "linux")]

@@ -4,10 +4,10 @@
 use crate::error::{Error, Result};
 use crate::files::Files;
 use crate::files::log::{Quoted, log};
-use crate::model::ledger::LedgerChange;
+use crate::model::ledger::{LedgerChange, Sleep};
 use crate::model::run::{
-    Deliver, ERROR_KEPT, Ended, Exit, Outcome, Phase, Run, RunState, STOPPED, Span, Task, apply_outcome,
-    end_of,
+    Deliver, ERROR_KEPT, Ended, Exit, NOT_NOW, Outcome, Phase, Run, RunState, STOPPED, Span, Task,
+    apply_outcome, end_of,
 };
 use crate::model::subscription::{NOTHING_ACKNOWLEDGED, Subscription};
 use crate::model::time::Time;
@@ -69,6 +69,9 @@ pub fn record_end_and_start(
             return Ok(Some((current, false)));
         }
         let task = state.task.unwrap_or(Task::Wake);
+        let asleep = fell_asleep(&current, task, exit);
+        // It left a step unfinished, so that its exit code means nothing.
+        let exit = if asleep.is_some() { Exit::Code(NOT_NOW) } else { exit };
         let rewound = current.rewinds != state.start_rewinds;
         let acknowledge = match (task, exit) {
             (Task::Batch(last) | Task::Single(last), Exit::Code(0)) if !rewound => Some(last),
@@ -82,7 +85,7 @@ pub fn record_end_and_start(
         // An interrupted run whose events are acknowledged anyway counts as complete.
         let interrupted = interrupted && acknowledge.is_none();
         let stopped = state.stop.is_some();
-        let ended = Ended { task, exit, stopped, interrupted, cursor, rewound, pending, now };
+        let ended = Ended { task, exit, stopped, interrupted, cursor, rewound, pending, asleep, now };
         let mut update = end_update(&current, &ended, acknowledge, (output, span), scan.newest);
         let may_follow = pending
             && !stopped
@@ -112,6 +115,17 @@ pub fn record_end_and_start(
             return Ok(Some((updated, follows)));
         }
     }
+}
+
+/// The event of a run that has ended, if it sleeps now.
+fn fell_asleep(current: &Subscription, task: Task, exit: Exit) -> Option<(i64, Sleep)> {
+    if exit == Exit::TimedOut {
+        return None;
+    }
+    // Somebody else may have acknowledged it.
+    let is_pending = |id: i64| id > current.last_acked_id || task == Task::DeadLetter(id);
+    let mut asleep = current.state.asleep.iter().filter(|(id, _)| is_pending(**id));
+    asleep.next().map(|(id, sleep)| (*id, *sleep))
 }
 
 /// Scans for events past the cursor that is about to be recorded. A broken filter matches nothing.
@@ -215,5 +229,6 @@ fn end_update(
         durable: acknowledge.is_some() || change.is_some() || ended.stopped,
         dead_letters: change.into_iter().collect(),
         ledger: Vec::new(),
+        step: None,
     }
 }

@@ -8,7 +8,7 @@ use super::control;
 use crate::error::{Error, Result};
 use crate::files::lock::Lock;
 use crate::files::log::log;
-use crate::model::ledger::{Claim, EventWait, Ledger, LedgerChange};
+use crate::model::ledger::{Asleep, Claim, EventWait, Ledger, LedgerChange};
 use crate::model::run::{
     BAD_EVENT, ERROR_KEPT, Exit, Fate, NOT_NOW, Phase, Run, RunResult, RunState, end_of, fate,
 };
@@ -114,13 +114,20 @@ pub fn fail(
         window.finish(id);
         return None;
     }
-    let Failed { exit, counts, judged, delay, error, at: now } = failed;
+    let Failed { mut exit, mut counts, mut judged, mut delay, error, at: now } = failed;
+    let mut asleep = Asleep::No;
+    if let Some(sleep) = current.state.asleep.get(&id).filter(|_| exit != Exit::TimedOut) {
+        // It left a step unfinished, so that it does not matter how it ended.
+        (exit, counts, judged) = (Exit::Code(NOT_NOW), false, false);
+        delay = Some((sleep.until - now).to_std().unwrap_or_default());
+        asleep = sleep.asleep();
+    }
     let options = &current.options;
     let (attempts, deferred) = window.tried(id);
     let attempts = attempts.saturating_add(u32::from(counts));
     let fate =
         if counts { fate(&tally.applied_to(&current.state), options, attempts, judged) } else { Fate::Wait };
-    let deferred = if counts { 0 } else { deferred.saturating_add(1) };
+    let deferred = if counts || asleep != Asleep::No { 0 } else { deferred.saturating_add(1) };
     let wait = delay.unwrap_or_else(|| options.wait_after(if counts { attempts } else { deferred }));
     let until = match fate {
         Fate::Stall(_) => now,
@@ -151,11 +158,11 @@ pub fn fail(
             None
         }
         Fate::Wait => {
-            window.wait(id, EventWait { attempts, deferred, since: now, until });
+            window.wait(id, EventWait { attempts, deferred, since: now, until, asleep });
             None
         }
         Fate::Stall(why) => {
-            window.wait(id, EventWait { attempts, deferred, since: now, until });
+            window.wait(id, EventWait { attempts, deferred, since: now, until, asleep });
             Some(why)
         }
     };
@@ -195,7 +202,11 @@ pub fn ack(
         let state = tally.applied_to(&current.state);
         // What was tried after a stall has worked.
         let is_over = current.options.is_taken_from() && state.phase == Phase::Stalled;
-        update.state = if is_over { state.idle() } else { state };
+        let asleep = state.asleep.clone();
+        update.state = if is_over { RunState { asleep, ..state.idle() } } else { state };
+        if current.options.is_taken_from() {
+            update.state.asleep.retain(|id, _| !ids.contains(id));
+        }
         Ok(update)
     })?;
     log!(
@@ -303,6 +314,9 @@ fn fail_by_hand(
             }
             _ => state,
         };
+        if current.options.is_taken_from() {
+            update.state.asleep.remove(&id);
+        }
         update.ledger = window.changes().to_vec();
         Ok(update)
     })

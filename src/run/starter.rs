@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::attend::{self, TIMER_LOCK};
+use super::awaits::{Awaited, Awaits};
 use super::dispatch::{Dispatched, OWN_TIME, Slots, Waits, is_left_to_others, start, try_lock};
 use super::due::NextEvent;
 use super::launcher::Launcher;
@@ -94,6 +95,7 @@ pub(super) struct Followed {
     /// Something waits.
     waits: bool,
     next_event: NextEvent,
+    awaits: Awaits,
     /// The lock of the thread's timer, held while something waits.
     timer: Option<Lock>,
     /// The threads of its agent's sub-agents, as of the last look. A new one comes with events here, so nothing is
@@ -191,12 +193,17 @@ impl<'a> Starter<'a> {
         }
         let keeper = &mut thread.keeper;
         let mut next_event = std::mem::take(&mut thread.next_event);
+        let mut awaits = std::mem::take(&mut thread.awaits);
         let worker = self.watcher.is_some().then(|| !self.listing.named.contains(location));
         let looked = Queue::open_waiting(location, BUSY_TIMEOUT).and_then(|mut queue| {
             let left = match next_event.make(&mut queue) {
                 // Another machine is at it.
                 Err(e) if e.is_locked() => Some(BETWEEN_LOOKS),
                 left => left?,
+            };
+            let awaited = match awaits.look(&mut queue, OWN_TIME) {
+                Err(e) if e.is_locked() => Awaited::More,
+                awaited => awaited?,
             };
             let all = queue.store.subscriptions()?;
             let time = slots.is_none().then_some(OWN_TIME);
@@ -209,10 +216,10 @@ impl<'a> Starter<'a> {
             {
                 log!(queue, Warn, "dispatch: the worker is not listed: {e}");
             }
-            Ok((all, left))
+            Ok((all, left, awaited))
         });
         let failed = match &looked {
-            Ok((all, _)) => {
+            Ok((all, ..)) => {
                 self.reported.remove(location);
                 all.iter().any(|(_, done)| matches!(done, Dispatched::Failed(_)))
             }
@@ -235,9 +242,16 @@ impl<'a> Starter<'a> {
         thread.due = failed.then(|| now + thread.backoff.pause());
         thread.queued = false;
         thread.waits = false;
-        thread.next_event = next_event;
+        (thread.next_event, thread.awaits) = (next_event, awaits);
         thread.busy.clear();
-        let (all, left) = looked.unwrap_or_default();
+        let (all, left, awaited) = looked.unwrap_or((Vec::new(), None, Awaited::Nothing));
+        match awaited {
+            Awaited::Nothing => {}
+            Awaited::Something if location.backend().is_shared_by_machines => thread.wait(now + LOOK_EVERY),
+            // A commit is noticed.
+            Awaited::Something => thread.waits = true,
+            Awaited::More => thread.wait(now + BETWEEN_LOOKS),
+        }
         if let Some(left) = left {
             thread.wait(now + left);
         }
@@ -328,6 +342,7 @@ impl<'a> Starter<'a> {
             queued: false,
             waits: false,
             next_event: NextEvent::default(),
+            awaits: Awaits::default(),
             timer: None,
             below: Vec::new(),
             keeper: Keeper::default(),

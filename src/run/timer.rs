@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use chrono::Utc;
 
 use super::attend::{TIMER_LOCK, sign};
+use super::awaits::{Awaited, Awaits};
 use super::control;
 use super::dispatch::{Dispatched, Wait, start};
 use super::due::NextEvent;
@@ -20,8 +21,9 @@ use super::shutdown::Shutdown;
 use crate::error::{Error, Result};
 use crate::files::lock::Lock;
 use crate::files::log::log;
+use crate::files::stamp::Stamp;
 use crate::files::watch::{LOOK_EVERY, Watcher};
-use crate::files::{CONTROL, Files};
+use crate::files::{COMMIT, CONTROL, Files};
 use crate::model::exponential_backoff::ExponentialBackoff;
 use crate::model::ledger::{EventWait, Ledger, LedgerChange};
 use crate::model::location::Location;
@@ -36,6 +38,12 @@ use crate::store::RunUpdate;
 /// Pauses after a failure that may pass.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// For how long the filters of events that are waited for are evaluated in one look.
+const EVALUATE_FOR: Duration = Duration::from_millis(100);
+
+/// When to look again for events that are waited for, though there was no notice.
+const FAR: Duration = Duration::from_secs(60 * 60);
 
 /// By how much the two clocks may disagree without the time of day having been set.
 const DRIFT: Duration = Duration::from_millis(500);
@@ -64,6 +72,9 @@ pub unsafe fn keep(
         launcher,
         ends: HashMap::new(),
         next_event: NextEvent::default(),
+        awaits: Awaits::default(),
+        awaited: Awaited::Nothing,
+        commits: None,
         keeper: Keeper::default(),
     };
     let watcher = Watcher::new(&files, CONTROL);
@@ -91,6 +102,11 @@ struct Timer<'a> {
     /// Applies the thread's retention.
     keeper: Keeper,
     next_event: NextEvent,
+    awaits: Awaits,
+    /// What the last look has found to wait for events.
+    awaited: Awaited,
+    /// The watch of what is stored, while something waits for events.
+    commits: Option<i32>,
 }
 
 impl Timer<'_> {
@@ -98,7 +114,24 @@ impl Timer<'_> {
     /// any more.
     fn wait_for_next(&mut self, watcher: &Watcher, shutdown: &Shutdown) -> Result<bool> {
         watcher.clear();
+        // Before the look, so that a commit by another program, which gives no notice, is seen after it.
+        let stamp = self.stamp();
         let Some(next) = self.look()? else { return Ok(false) };
+        let awaits = self.awaited != Awaited::Nothing;
+        match (awaits, self.commits) {
+            // What is stored before the watch begins is not noticed.
+            (true, None) => {
+                self.commits = watcher.add(self.files, COMMIT);
+                if self.commits.is_some() {
+                    return Ok(true);
+                }
+            }
+            (false, Some(watch)) => {
+                watcher.remove(watch);
+                self.commits = None;
+            }
+            _ => {}
+        }
         let end = Instant::now() + next.left;
         loop {
             let left = end.saturating_duration_since(Instant::now());
@@ -111,10 +144,17 @@ impl Timer<'_> {
             if shutdown.requests() > 0 || !self.files.still_there() {
                 return Ok(false);
             }
-            if noticed {
+            if noticed || (awaits && (stamp.is_none() || self.stamp() != stamp)) {
                 return Ok(true);
             }
         }
+    }
+
+    /// Changes whenever something is stored; `None` if that cannot be seen from here.
+    fn stamp(&self) -> Option<Stamp> {
+        let location = self.files.location();
+        let is_here = !location.backend().is_shared_by_machines;
+        is_here.then(|| Stamp::of(location, self.files.path())).flatten()
     }
 
     /// Starts what is due. Returns the wait that ends next; `None` if nothing waits.
@@ -135,8 +175,16 @@ impl Timer<'_> {
         self.files.must_be_there()?;
         let mut queue = Queue::open(self.files.location())?;
         let next_event = self.next_event.make(&mut queue)?;
+        self.awaited = self.awaits.look(&mut queue, EVALUATE_FOR)?;
         let all = queue.store.subscriptions()?;
         let mut next = next_event.map(|left| Wait { until: Utc::now() + left, left, recorded: None });
+        if self.awaited != Awaited::Nothing {
+            let left = if self.awaited == Awaited::More { Duration::ZERO } else { FAR };
+            let wait = Wait { until: Utc::now() + left, left, recorded: None };
+            if next.is_none_or(|next| wait.left < next.left) {
+                next = Some(wait);
+            }
+        }
         let mut retry = false;
         let now = Instant::now();
         let mut ends = HashMap::new();

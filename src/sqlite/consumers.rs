@@ -8,7 +8,7 @@ use rusqlite::types::ToSql;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::error::Failed;
-use super::{bytes_of, dead_letters, ledger, newest, runs, text_of, unknown};
+use super::{bytes_of, dead_letters, ledger, newest, runs, steps, text_of, unknown};
 use crate::error::Error;
 use crate::model::filter::text_or_blob;
 use crate::model::run::Run;
@@ -180,6 +180,11 @@ pub fn update_run(
     let facts = |s: &Subscription| (s.revision, s.last_acked_id, s.rewinds, s.dead_to_retry);
     let current = one(conn, consumer)?;
     if !current.is_some_and(|current| current.is_same(seen) && facts(&current) == facts(seen)) {
+        return Ok(None);
+    }
+    if let Some(change) = &update.step
+        && !steps::change(conn, change)?
+    {
         return Ok(None);
     }
     // The row can be missing only for a read-only program.

@@ -6,7 +6,7 @@
 use rusqlite::{Connection, params};
 
 use super::{migrate, text_of};
-use crate::model::ledger::{Claim, EventWait, Ledger, LedgerChange, Taken};
+use crate::model::ledger::{Asleep, Claim, EventWait, Ledger, LedgerChange, Taken};
 use crate::model::subscription::ConsumerId;
 use crate::model::time::{self, Moment, Time};
 use crate::store::RunUpdate;
@@ -27,6 +27,7 @@ pub fn prepare(conn: &Connection) -> rusqlite::Result<()> {
              deferred    INTEGER NOT NULL,
              since       TEXT NOT NULL,
              until       TEXT NOT NULL,
+             asleep      INTEGER NOT NULL DEFAULT 0,
              PRIMARY KEY (consumer_id, event_id)
          ) WITHOUT ROWID;
          CREATE TABLE IF NOT EXISTS claims (
@@ -42,6 +43,27 @@ pub fn prepare(conn: &Connection) -> rusqlite::Result<()> {
          ) WITHOUT ROWID;",
     )?;
     migrate::raise_version(conn, migrate::SINGLY)
+}
+
+/// Adds a column that a database of an earlier version lacks.
+pub fn add_asleep(conn: &Connection) -> rusqlite::Result<()> {
+    if has_tables(conn)? && !has_asleep(conn)? {
+        conn.execute_batch("ALTER TABLE waits ADD COLUMN asleep INTEGER NOT NULL DEFAULT 0")?;
+    }
+    Ok(())
+}
+
+fn has_asleep(conn: &Connection) -> rusqlite::Result<bool> {
+    conn.column_exists(Some("main"), "waits", "asleep")
+}
+
+/// Whether a program has taken the event by this claim.
+pub fn is_taken_by(conn: &Connection, consumer: &ConsumerId, id: i64, token: &str) -> rusqlite::Result<bool> {
+    if !has_tables(conn)? {
+        return Ok(false);
+    }
+    let sql = "SELECT 1 FROM claims WHERE consumer_id = ? AND event_id = ? AND token = ?";
+    conn.prepare_cached(sql)?.exists(params![consumer.as_str(), id, token])
 }
 
 fn has_tables(conn: &Connection) -> rusqlite::Result<bool> {
@@ -64,12 +86,15 @@ pub fn load(conn: &Connection, consumer: &ConsumerId) -> rusqlite::Result<Ledger
     let finished: Vec<(i64, i64)> = finished
         .query_map([consumer], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<_>>()?;
-    let mut waits = conn.prepare_cached(
-        "SELECT event_id, attempts, deferred, since, until FROM waits WHERE consumer_id = ? ORDER BY event_id",
-    )?;
+    let asleep = if has_asleep(conn)? { "asleep" } else { "0" };
+    let mut waits = conn.prepare_cached(&format!(
+        "SELECT event_id, attempts, deferred, since, until, {asleep} FROM waits WHERE consumer_id = ? \
+         ORDER BY event_id"
+    ))?;
     let waits = waits.query_map([consumer], |row| {
         let (since, until) = (time_of(row, 3)?, time_of(row, 4)?);
-        Ok((row.get(0)?, EventWait { attempts: row.get(1)?, deferred: row.get(2)?, since, until }))
+        let asleep = Asleep::of_number(row.get(5)?);
+        Ok((row.get(0)?, EventWait { attempts: row.get(1)?, deferred: row.get(2)?, since, until, asleep }))
     })?;
     let waits = waits.collect::<rusqlite::Result<Vec<_>>>()?;
     let mut claims = conn.prepare_cached(
@@ -111,13 +136,17 @@ pub fn apply(
         match change {
             LedgerChange::Finish { first, last } => finish(conn, consumer, *first, *last)?,
             LedgerChange::Wait { id, wait } => {
+                let EventWait { attempts, deferred, since, until, asleep } = wait;
+                if *asleep != Asleep::No {
+                    add_asleep(conn)?;
+                }
+                let (column, value) = if has_asleep(conn)? { (", asleep", ", ?7") } else { ("", "") };
                 let sql = format!(
-                    "INSERT OR REPLACE INTO waits (consumer_id, event_id, attempts, deferred, since, until) \
-                     SELECT ?1, ?2, ?3, ?4, ?5, ?6 WHERE {IS_UNFINISHED}"
+                    "INSERT OR REPLACE INTO waits (consumer_id, event_id, attempts, deferred, since, until{column}) \
+                     SELECT ?1, ?2, ?3, ?4, ?5, ?6{value} WHERE {IS_UNFINISHED} AND ?7 IS NOT NULL"
                 );
-                let EventWait { attempts, deferred, since, until } = wait;
                 let (since, until) = (time::format(*since), time::format(*until));
-                let wait = params![consumer.as_str(), id, attempts, deferred, since, until];
+                let wait = params![consumer.as_str(), id, attempts, deferred, since, until, asleep.number()];
                 conn.prepare_cached(&sql)?.execute(wait)?;
             }
             LedgerChange::Claim { id, claim: Some(Claim { place, since, taken }) } => {

@@ -13,13 +13,16 @@ use super::{BUSY_LIMIT, SHORT_WAIT, newest};
 use crate::error::{Error, Result};
 
 /// The newest `user_version` this program understands.
-const VERSION: i64 = TIME;
+const VERSION: i64 = STEPS;
 
 /// Some consumer finishes events singly.
 pub const SINGLY: i64 = 1;
 
 /// Something is scheduled, or was.
 pub const TIME: i64 = 2;
+
+/// Some handler has done a step.
+pub const STEPS: i64 = 3;
 
 const SCHEMA: &str = include_str!("schema.sql");
 

@@ -45,8 +45,8 @@ fn what_is_no_setting_or_no_value_is_refused_and_changes_nothing() {
         (&["config", "retention-events"], "did you mean 'retention.events'?"),
         (&["config", "--unset", "logs"], "did you mean 'retention.logs'?"),
         (
-            &["config", "retention.steps", "7d"],
-            "The settings are retention.age, retention.events, retention.logs",
+            &["config", "retention.runs", "7d"],
+            "The settings are retention.age, retention.events, retention.logs, retention.steps",
         ),
         (&["config", "retention.age", "0"], "'0' is zero"),
         (&["config", "retention.age", "7"], "'7' has no unit; give one, as in 7d"),

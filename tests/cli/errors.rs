@@ -25,7 +25,7 @@ const COMMANDS: [&[&str]; 12] = [
     &["info"],
 ];
 
-pub const NAMES: [&str; 31] = [
+pub const NAMES: [&str; 34] = [
     "init",
     "push",
     "ask",
@@ -40,6 +40,9 @@ pub const NAMES: [&str; 31] = [
     "ack",
     "nack",
     "reject",
+    "step",
+    "sleep",
+    "await",
     "seek",
     "ls",
     "info",

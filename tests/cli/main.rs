@@ -67,6 +67,7 @@ mod scheduled;
 mod schema;
 mod seek;
 mod socket;
+mod steps;
 mod subscribe;
 mod subscribe_options;
 mod sync;

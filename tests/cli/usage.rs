@@ -14,6 +14,11 @@ fn every_example_of_the_usage_page_prints_what_the_page_says() {
 }
 
 #[test]
+fn every_example_of_the_page_about_steps_prints_what_it_says() {
+    play(&World::new(), "docs/STEPS.md", &page("docs/STEPS.md"));
+}
+
+#[test]
 fn the_readme_begins_with_the_demo_and_the_tests_one_line_each() {
     let readme = page("README.md");
     let commands: Vec<String> =

@@ -20,5 +20,6 @@ mod power;
 mod retention;
 mod rights;
 mod shared;
+mod steps;
 mod supervise;
 mod weight;

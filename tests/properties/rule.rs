@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use thread::model::ledger::Sleep;
 use thread::model::run::{
     Action, BAD_EVENT, Deliver, Ended, Exit, MAX_JUDGED, Options, Outcome, Phase, ProcessId, Run, RunResult,
     RunState, STOPPED, Span, StopRequest, Task, apply_outcome, decide,
@@ -18,7 +19,17 @@ fn running(attempts: u32) -> RunState {
 
 fn ended(task: Task, exit: Exit, cursor: i64, pending: bool) -> Ended {
     let (stopped, interrupted) = (false, false);
-    Ended { task, exit, stopped, interrupted, cursor, rewound: cursor < 10, pending, now: now() }
+    Ended {
+        task,
+        exit,
+        stopped,
+        interrupted,
+        cursor,
+        rewound: cursor < 10,
+        pending,
+        asleep: None,
+        now: now(),
+    }
 }
 
 fn stdin() -> Options {
@@ -54,6 +65,7 @@ fn full() -> RunState {
         succeeded: 8,
         failed: 9,
         dead_lettered: 10,
+        asleep: [(13, Sleep { until: now(), awaits: true })].into(),
         expired: 13,
         given_upto: 14,
     }
@@ -404,4 +416,36 @@ fn a_deferred_run_waits_and_is_no_attempt() {
     state.attempts = 1;
     let failed = apply_outcome(&state, &options, &ended(Task::Single(11), Exit::Code(1), 10, true));
     assert_eq!((failed.dead_letter, failed.state.deferred), (Some((11, 1)), 0));
+}
+
+/// Whatever the exit code was, it is recorded as that of a run that was deferred.
+#[test]
+fn an_event_that_sleeps_costs_no_attempt_and_waits_as_long_as_it_says() {
+    let until = now() + Duration::from_secs(7200);
+    let sleep = Sleep { until, awaits: true };
+    for task in [Task::Single(11), Task::Batch(13), Task::DeadLetter(3)] {
+        let before = RunState { deferred: 3, asleep: [(11, sleep)].into(), ..running(4) };
+        let slept = Ended { asleep: Some((11, sleep)), ..ended(task, Exit::Code(75), 10, true) };
+        let Outcome { state, dead_letter } = apply_outcome(&before, &stdin(), &slept);
+        let attempts = if task == Task::DeadLetter(3) { 4 } else { 3 };
+        assert_eq!((state.phase, state.attempts, state.deferred), (Phase::Waiting, attempts, 0));
+        assert_eq!((state.next_try, state.since, dead_letter), (Some(until), Some(now()), None));
+        assert_eq!(state.asleep, [(11, sleep)].into());
+        assert_eq!(decide(&state, &stdin(), false, now()), Action::WaitUntil(until));
+        assert_eq!(decide(&state, &stdin(), false, until), Action::Start);
+        // Setting the clock back prolongs it by no more than its length.
+        let back = now() - Duration::from_secs(86_400);
+        assert_eq!(
+            decide(&state, &stdin(), false, back),
+            Action::WaitUntil(back + Duration::from_secs(7200))
+        );
+        assert!(state.idle().asleep.is_empty());
+        // Stopped, it does not sleep.
+        let stopped = Ended { stopped: true, ..slept };
+        let Outcome { state, .. } = apply_outcome(&before, &stdin(), &stopped);
+        assert_eq!((state.phase, state.asleep.len()), (Phase::Stalled, 0));
+        // Somebody has acknowledged it, and nothing else is pending.
+        let Outcome { state, .. } = apply_outcome(&before, &stdin(), &Ended { pending: false, ..slept });
+        assert_eq!((state.phase, state.asleep.len()), (Phase::Idle, 0));
+    }
 }

@@ -16,7 +16,7 @@ use crate::clock::now;
 use crate::json::{from_json, to_json};
 use crate::link::{Session, bytes, int, text};
 use crate::machine::Machine;
-use crate::{dead_letters, lease, ledger};
+use crate::{dead_letters, lease, ledger, steps};
 
 /// One subscription, or all.
 pub fn list(session: &mut Session<'_>, consumer: Option<&ConsumerId>) -> Result<Vec<Subscription>> {
@@ -207,6 +207,11 @@ pub fn update_run(
         return Ok(None);
     }
     lease::fence(session, consumer)?;
+    if let Some(change) = &update.step
+        && !steps::change(session, change)?
+    {
+        return Ok(None);
+    }
     let sql =
         "UPDATE @consumers SET run = $3, revision = revision + 1 WHERE thread = $1 AND consumer_id = $2";
     session.rows(sql, &[text(&consumer.as_str()), text(&to_json(&update.state))])?;

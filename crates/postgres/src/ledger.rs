@@ -3,7 +3,7 @@
 use postgres::Row;
 use postgres::types::Type;
 use thread::Result;
-use thread::model::ledger::{Claim, EventWait, Ledger, LedgerChange, Taken};
+use thread::model::ledger::{Asleep, Claim, EventWait, Ledger, LedgerChange, Taken};
 use thread::model::subscription::ConsumerId;
 use thread::model::time::{self, Moment};
 use thread::store::RunUpdate;
@@ -17,14 +17,16 @@ pub fn load(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<Ledger> 
     let sql =
         "SELECT first_id, last_id FROM @finished WHERE thread = $1 AND consumer_id = $2 ORDER BY first_id";
     let finished = session.rows(sql, &[text(&consumer)])?;
-    let sql = "SELECT event_id, attempts, deferred, since, until FROM @waits \
-               WHERE thread = $1 AND consumer_id = $2 ORDER BY event_id";
+    // A schema without steps lacks the column.
+    let sql = "SELECT event_id, attempts, deferred, since, until, coalesce((to_jsonb(w) ->> 'asleep')::int8, 0) \
+               FROM @waits w WHERE thread = $1 AND consumer_id = $2 ORDER BY event_id";
     let waits = session.rows(sql, &[text(&consumer)])?;
     let number = |row: &Row, column: usize| u32::try_from(row.get::<_, i64>(column)).unwrap_or(u32::MAX);
     let time = |row: &Row, column: usize| time::parse(row.get(column)).unwrap_or_default();
     let waits = waits.iter().map(|row| {
         let (attempts, deferred) = (number(row, 1), number(row, 2));
-        (row.get(0), EventWait { attempts, deferred, since: time(row, 3), until: time(row, 4) })
+        let (since, until, asleep) = (time(row, 3), time(row, 4), Asleep::of_number(row.get(5)));
+        (row.get(0), EventWait { attempts, deferred, since, until, asleep })
     });
     let sql = "SELECT event_id, place, since, token, until, dead_letter FROM @claims \
          WHERE thread = $1 AND consumer_id = $2 ORDER BY event_id";
@@ -66,15 +68,23 @@ pub fn apply(
                 session.rows(sql, &[text(&name), int(first), int(last)])?;
             }
             LedgerChange::Wait { id, wait } => {
+                // A schema without steps lacks the column.
+                let asleep = wait.asleep.number();
+                let (column, value, set) = match session.has_steps || asleep != 0 {
+                    true => (", asleep", ", $8", ", asleep = $8"),
+                    false => ("", "", ""),
+                };
                 let sql = format!(
-                    "INSERT INTO @waits (thread, consumer_id, event_id, attempts, deferred, since, until) \
-                     SELECT $1, $2, $3, $4, $5, $6, $7 WHERE {IS_UNFINISHED} \
+                    "INSERT INTO @waits (thread, consumer_id, event_id, attempts, deferred, since, until{column}) \
+                     SELECT $1, $2, $3, $4, $5, $6, $7{value} WHERE {IS_UNFINISHED} AND $8::int8 IS NOT NULL \
                      ON CONFLICT (thread, consumer_id, event_id) DO UPDATE \
-                     SET attempts = $4, deferred = $5, since = $6, until = $7"
+                     SET attempts = $4, deferred = $5, since = $6, until = $7{set}"
                 );
                 let (attempts, deferred) = (i64::from(wait.attempts), i64::from(wait.deferred));
                 let (since, until) = (time::format(wait.since), time::format(wait.until));
-                let wait = [text(&name), int(id), int(&attempts), int(&deferred), text(&since), text(&until)];
+                let (attempts, deferred) = (int(&attempts), int(&deferred));
+                let (since, until) = (text(&since), text(&until));
+                let wait = [text(&name), int(id), attempts, deferred, since, until, int(&asleep)];
                 session.rows(&sql, &wait)?;
             }
             LedgerChange::Claim { id, claim: Some(Claim { place, since, taken }) } => {

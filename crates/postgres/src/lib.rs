@@ -20,6 +20,7 @@
 //! | `config`, `dead_letters`, `prune` | as they are called |
 //! | `lease`, `machine`, `clock` | which machine has a consumer's runs for itself |
 //! | `listen` | announcements between machines |
+//! | `steps` | what handlers have done for events |
 //! | `workers` | which processes start handlers |
 //!
 //! # Guarantees, and where they are implemented
@@ -54,6 +55,7 @@ mod read;
 mod scheduled;
 mod service;
 pub mod settings;
+mod steps;
 mod store;
 mod tls;
 mod workers;

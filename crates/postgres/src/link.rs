@@ -51,6 +51,8 @@ pub struct Link {
     pub thread: i64,
     /// Whether the tables of what is scheduled were there when the thread was opened, or are since.
     pub has_schedules: bool,
+    /// The same of the table of steps.
+    pub has_steps: bool,
     /// `None` before it is needed, and while it is lent.
     connection: Option<Connection>,
     /// How long operations wait for others.
@@ -76,18 +78,19 @@ impl Link {
         target: Target,
         connection: Connection,
         prefix: String,
-        (thread, has_schedules): (i64, bool),
+        (thread, has_schedules, has_steps): (i64, bool, bool),
         busy_limit: Duration,
     ) -> Link {
         let connection = Some(connection);
-        Link { target, prefix, thread, has_schedules, connection, busy_limit, is_spoilt: false }
+        Link { target, prefix, thread, has_schedules, has_steps, connection, busy_limit, is_spoilt: false }
     }
 
     /// The same thread, by another connection, which is taken when it is needed.
     pub fn again(&self, busy_limit: Duration) -> Link {
         let (target, prefix) = (self.target.clone(), self.prefix.clone());
-        let (thread, has_schedules) = (self.thread, self.has_schedules);
-        Link { target, prefix, thread, has_schedules, connection: None, busy_limit, is_spoilt: false }
+        let (thread, has_schedules, has_steps) = (self.thread, self.has_schedules, self.has_steps);
+        let connection = None;
+        Link { target, prefix, thread, has_schedules, has_steps, connection, busy_limit, is_spoilt: false }
     }
 
     /// The connection; a new one if it was lost.
@@ -223,9 +226,10 @@ impl Link {
     }
 
     pub fn in_transaction(&mut self, doing: &'static str) -> Session<'_> {
-        let Link { connection, target, prefix, thread, .. } = self;
+        let Link { connection, target, prefix, thread, has_steps, .. } = self;
+        let has_steps = *has_steps;
         let connection = connection.as_mut().expect("it was opened before");
-        Session { client: &mut connection.client, target, prefix, thread: *thread, doing }
+        Session { client: &mut connection.client, target, prefix, thread: *thread, has_steps, doing }
     }
 }
 
@@ -243,6 +247,8 @@ pub struct Session<'s> {
     pub target: &'s Target,
     prefix: &'s str,
     pub thread: i64,
+    /// As [`Link::has_steps`].
+    pub has_steps: bool,
     doing: &'static str,
 }
 

@@ -15,6 +15,7 @@ const STEPS: &[&str] = &[
     include_str!("leases.sql"),
     include_str!("ledger.sql"),
     include_str!("scheduled.sql"),
+    include_str!("steps.sql"),
 ];
 
 /// The table of workers, which is not a part of any version.
@@ -32,6 +33,9 @@ pub const WITH_LEDGERS: i64 = 3;
 /// and in which something may be scheduled.
 pub const WITH_SCHEDULES: i64 = 4;
 
+/// and in which handlers may have done steps.
+pub const WITH_STEPS: i64 = 5;
+
 /// The oldest server that is supported, as it writes its version.
 const OLDEST_SERVER: i64 = 150_000;
 
@@ -48,18 +52,24 @@ pub fn prefix(schema: &str) -> String {
     format!("\"{}\".", schema.replace('"', "\"\""))
 }
 
-/// The number of a thread, and whether there may be something scheduled in it; an older schema is brought up to date.
+/// The number of a thread, and whether there may be something scheduled in it, and steps; an older schema is brought up to
+/// date.
 ///
 /// # Errors
 ///
 /// [`Error::NotAThread`], [`Error::NewerSchema`]; the server is too old.
-pub fn open(client: &mut Client, location: &Location, schema: &str, thread: &str) -> Result<(i64, bool)> {
+pub fn open(
+    client: &mut Client,
+    location: &Location,
+    schema: &str,
+    thread: &str,
+) -> Result<(i64, bool, bool)> {
     let found = find(client, location, schema, thread)?;
     if (1..PLAIN_VERSION).contains(&found.version) {
         bring_up_to_date(client, schema, PLAIN_VERSION)?;
     }
     let thread = found.thread.ok_or_else(|| Error::NotAThread(location.as_os_str().into()))?;
-    Ok((thread, found.version >= WITH_SCHEDULES))
+    Ok((thread, found.version >= WITH_SCHEDULES, found.version >= WITH_STEPS))
 }
 
 /// Creates a thread, and the schema if it is missing.

@@ -12,11 +12,12 @@ use thread::model::location::Location;
 use thread::model::run::Run;
 use thread::model::schedule::Schedule;
 use thread::model::scheduled::{NextDue, ScheduledEvent, ScheduledId, Which};
+use thread::model::step::Step;
 use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
 use thread::model::time::{Moment, Time};
 use thread::store::{
     Appended, FilterFailure, Leased, Move, Moved, Notice, PruneRange, PruneStep, Put, RecordedWorker,
-    RunUpdate, Scan, ScanRange, Store,
+    RunUpdate, Scan, ScanRange, StepChange, StepsOf, Store,
 };
 use thread::{Error, Result};
 
@@ -25,7 +26,7 @@ use crate::link::{Link, Locks, int, text};
 use crate::location::Target;
 use crate::{
     append, config, consumers, dead_letters, due, error, lease, ledger, listen, migrate, prune, read,
-    scheduled, workers,
+    scheduled, steps, workers,
 };
 
 /// Opens a thread.
@@ -179,6 +180,9 @@ impl Store for Link {
     }
 
     fn update_run(&mut self, seen: &Subscription, update: &RunUpdate) -> Result<Option<Subscription>> {
+        if update.step.is_some() {
+            steps::prepare(self)?;
+        }
         let locks = Locks::Consumer(&seen.consumer);
         self.transact("recording the state of a consumer", locks, update.durable, |session| {
             consumers::update_run(session, seen, update)
@@ -233,6 +237,34 @@ impl Store for Link {
         self.transact("changing the dead letters", Locks::Consumer(consumer), true, |session| {
             dead_letters::discard(session, consumer, events)
         })
+    }
+
+    fn has_steps(&mut self) -> Result<bool> {
+        Ok(self.has_steps)
+    }
+
+    fn read_steps(&mut self, of: StepsOf<'_>, take: &mut dyn FnMut(Step) -> ControlFlow<()>) -> Result<()> {
+        if !self.has_steps {
+            return Ok(());
+        }
+        let all = self.reading("reading the steps", |session| steps::list(session, of))?;
+        // Where it breaks makes no difference.
+        let _ = all.into_iter().try_for_each(take);
+        Ok(())
+    }
+
+    fn change_step(&mut self, change: &StepChange) -> Result<bool> {
+        steps::prepare(self)?;
+        let locks = Locks::Consumer(&change.consumer);
+        self.transact("storing a step", locks, true, |session| steps::change(session, change))
+    }
+
+    fn forget_steps(&mut self, now: Time, before: Time, most: usize) -> Result<(u64, bool)> {
+        if !self.has_steps {
+            return Ok((0, false));
+        }
+        let doing = "deleting old steps";
+        self.transact(doing, Locks::None, false, |session| steps::forget(session, now, before, most))
     }
 
     fn config(&mut self) -> Result<BTreeMap<String, String>> {

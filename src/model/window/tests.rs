@@ -4,6 +4,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::model::ledger::Asleep;
 
 /// How an event is handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -156,7 +157,10 @@ impl World {
         *self.failed.entry(id).or_default() += 1;
         let until = self.now + Duration::from_secs(wait);
         let (attempts, deferred) = self.window.tried(id);
-        self.window.wait(id, EventWait { attempts: attempts + 1, deferred, since: self.now, until });
+        self.window.wait(
+            id,
+            EventWait { attempts: attempts + 1, deferred, since: self.now, until, ..EventWait::default() },
+        );
     }
 
     fn store(&mut self) {
@@ -385,4 +389,37 @@ fn pools_are_explored_exhaustively() {
         }
         assert!(seen.len() > 10_000, "{how:?}: {}", seen.len());
     }
+}
+
+#[test]
+fn those_that_sleep_do_not_count_as_unfinished() {
+    let now = Time::UNIX_EPOCH;
+    let options = Options { concurrency: Some(1), batch_size: 1, ahead: 2, ..Options::default() };
+    let mut window = Window::new(Ledger::default(), &options, 0);
+    let until = now + Duration::from_secs(60);
+    let wait = |asleep| EventWait { since: now, until, asleep, ..EventWait::default() };
+    for id in 1..=5 {
+        assert_eq!(window.turn(now), Turn::Next);
+        assert!(window.found(id, None));
+        window.wait(id, wait(if id % 2 == 0 { Asleep::Sleeps } else { Asleep::Awaits }));
+    }
+    assert!(!window.is_far_ahead());
+    // Others count, and those that wake up.
+    assert!(window.found(6, None));
+    window.wait(6, wait(Asleep::No));
+    assert!(!window.is_far_ahead());
+    assert_eq!(window.turn(until), Turn::Again(1));
+    window.give_again(1);
+    assert!(window.is_far_ahead());
+    // Nor do they for who comes later.
+    let mut later = Window::new(window.ledger().clone(), &options, 0);
+    for id in 1..=6 {
+        assert!(!later.is_far_ahead());
+        assert!(!later.found(id, None));
+    }
+    window.finish(1);
+    assert!(!window.is_far_ahead());
+    window.reload(window.ledger().clone());
+    assert!(!window.is_far_ahead());
+    assert_eq!(window.turn(now), Turn::Next);
 }

@@ -128,6 +128,8 @@ struct Pool<'s, 'a> {
     deferred: u32,
     /// Why no handler can be started.
     failed: Option<Error>,
+    /// Its handlers may have gone to sleep.
+    uses_steps: bool,
 }
 
 impl Supervisor<'_> {
@@ -186,6 +188,7 @@ impl Supervisor<'_> {
             is_probe: found.state.phase == Phase::Stalled,
             deferred: 0,
             failed: None,
+            uses_steps: false,
         };
         pool.raise_limits(&pool.current.options);
         pool.find_keys()?;

@@ -1,5 +1,6 @@
 //! The runs of a handler, from the record of the start to that of the end.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use chrono::Utc;
@@ -204,6 +205,8 @@ impl Supervisor<'_> {
             next_try: None,
             reason: None,
             stop: None,
+            // Those of a pool may still be at runs of an earlier supervisor.
+            asleep: if task == Task::Pool { found.state.asleep.clone() } else { BTreeMap::new() },
             ..found.state.clone()
         }
     }

@@ -18,6 +18,7 @@ mod pools;
 mod retention;
 mod rights;
 mod scheduled;
+mod steps;
 mod store;
 mod vacuum;
 mod workers;

@@ -9,15 +9,16 @@ use thread::error::{Error, Result};
 use thread::model::event::{Defaults, Event, NewEvent};
 use thread::model::filter::{Filter, Scope};
 use thread::model::key::{IdempotencyKey, InvalidKey};
-use thread::model::ledger::{Claim, EventWait, Ledger, LedgerChange, Taken};
+use thread::model::ledger::{Asleep, Claim, EventWait, Ledger, LedgerChange, Sleep, Taken};
 use thread::model::run::{Deliver, Exit, Options, Phase, RUNS_KEPT, Run, RunResult, RunState, Span, Task};
 use thread::model::schedule::{CatchUp, Schedule, Timing};
 use thread::model::scheduled::{Due, ScheduledId, Which};
+use thread::model::step::{Kind, Step};
 use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, ScanWatermark, Subscription};
 use thread::model::time::{self, Moment};
 use thread::store::{
     Appended, DeadLetterUpdate, FilterFailure, Move, Moved, PruneRange, PruneStep, Pruned, RunUpdate, Scan,
-    ScanRange, Store, Stored,
+    ScanRange, StepChange, StepsOf, Store, Stored,
 };
 
 use crate::wait_until;
@@ -86,6 +87,12 @@ macro_rules! conformance {
             pruning_stops_if_a_consumer_wants_more
             pruning_gets_somewhere_even_without_time
             settings_are_kept_by_name
+            a_step_is_read_back_unchanged
+            a_step_changes_only_from_what_was_seen
+            a_step_changes_together_with_a_run_or_not_at_all
+            a_step_is_refused_to_a_claim_that_is_anothers
+            sleeping_events_wait_in_the_ledger
+            steps_are_forgotten_some_time_after_their_events_are_finished
         }
     };
     ($fresh:expr; $($claim:ident)*) => {
@@ -1084,6 +1091,7 @@ pub fn a_run_update_is_refused_after_any_change(store: &mut dyn Store) {
             dead_letters: vec![insert(7)],
             cancel_retries: true,
             ledger: vec![LedgerChange::Finish { first: 1, last: 9 }],
+            step: None,
             runs: vec![finished(3)],
             durable: true,
             state: running(3),
@@ -1131,7 +1139,10 @@ fn finish(first: i64, last: i64) -> LedgerChange {
 
 fn wait(id: i64, attempts: u32) -> LedgerChange {
     let until = noon() + Duration::from_secs(u64::from(attempts));
-    LedgerChange::Wait { id, wait: EventWait { attempts, deferred: 7, since: noon(), until } }
+    LedgerChange::Wait {
+        id,
+        wait: EventWait { attempts, deferred: 7, since: noon(), until, ..EventWait::default() },
+    }
 }
 
 fn claim(id: i64, place: u32) -> LedgerChange {
@@ -1747,4 +1758,175 @@ pub fn settings_are_kept_by_name(store: &mut dyn Store) {
     fill(store, 1);
     assert_eq!(store.config().unwrap().len(), 1);
     assert_eq!(ids(store), [1]);
+}
+
+/// A step of the consumer `c`, as it begins.
+fn new_step(event: i64, step: &str, kind: Kind) -> Step {
+    let new = Step::new(&name("c"), event, step, kind, &[b"echo", b"x y"]);
+    Step { key: "a key".to_owned(), since: noon(), ..new }
+}
+
+fn done(step: &Step, result: &[u8]) -> Step {
+    Step { ended: Some(noon()), result: result.to_owned(), ..step.clone() }
+}
+
+/// Adds it, and returns it as it is stored.
+fn add_step(store: &mut dyn Store, step: &Step) -> Step {
+    assert!(store.change_step(&StepChange::to(None, step.clone())).unwrap());
+    step_of(store, step).unwrap()
+}
+
+fn step_of(store: &mut dyn Store, step: &Step) -> Option<Step> {
+    let (consumer, event, name) = (Some(&step.consumer), Some(step.event_id), Some(step.name.as_str()));
+    let of = StepsOf { consumer, event, name, with_results: true, only_awaits: false };
+    store.steps(of).unwrap().pop()
+}
+
+fn step_names(store: &mut dyn Store, of: StepsOf<'_>) -> Vec<(i64, String)> {
+    store.steps(of).unwrap().into_iter().map(|step| (step.event_id, step.name)).collect()
+}
+
+pub fn a_step_is_read_back_unchanged(store: &mut dyn Store) {
+    fill(store, 3);
+    subscribe(store, "c");
+    assert!(!store.has_steps().unwrap());
+    assert_eq!(store.steps(StepsOf::default()).unwrap(), []);
+    let first = add_step(store, &new_step(2, "é \u{1f600}'\"", Kind::Step));
+    assert!(store.has_steps().unwrap());
+    assert_eq!(first, Step { revision: first.revision, ..new_step(2, "é \u{1f600}'\"", Kind::Step) });
+    let result = [b"\0\xff\n".to_vec(), vec![7; 1 << 20]].concat();
+    assert!(store.change_step(&StepChange::to(Some(&first), done(&first, &result))).unwrap());
+    let stored = step_of(store, &first).unwrap();
+    assert_eq!(stored, Step { revision: stored.revision, ..done(&first, &result) });
+    assert_ne!(stored.revision, first.revision);
+    let waits = Step { until: Some(noon()), scanned: 7, timed_out: true, ..new_step(1, "w", Kind::Await) };
+    let waits = Step { filter: Some("id = 1".to_owned()), key: String::new(), ..waits };
+    let waits = add_step(store, &waits);
+    add_step(store, &new_step(2, "a", Kind::Sleep));
+    add_step(store, &Step { consumer: name("b"), ..new_step(9, "a", Kind::Await) });
+    // By consumer, event, and in the order in which they were begun; without results unless they are asked for.
+    let all = store.steps(StepsOf::default()).unwrap();
+    let names: Vec<_> = all.iter().map(|step| (step.event_id, step.name.as_str())).collect();
+    assert_eq!(names, [(9, "a"), (1, "w"), (2, "é \u{1f600}'\""), (2, "a")]);
+    assert!(all.iter().all(|step| step.result.is_empty()));
+    assert_eq!(all[1], waits);
+    let mut of = |consumer: Option<&ConsumerId>, event, only_awaits| {
+        step_names(store, StepsOf { consumer, event, only_awaits, ..StepsOf::default() })
+    };
+    let c = name("c");
+    assert_eq!(of(Some(&c), Some(1), false), [(1, "w".to_owned())]);
+    assert_eq!(of(Some(&c), None, true), [(1, "w".to_owned())]);
+    assert_eq!(of(None, None, true), [(9, "a".to_owned()), (1, "w".to_owned())]);
+    assert!(store.change_step(&StepChange::to(Some(&waits), done(&waits, b"line"))).unwrap());
+    let of = StepsOf { consumer: Some(&c), only_awaits: true, ..StepsOf::default() };
+    assert_eq!(step_names(store, of), [], "it is over");
+}
+
+pub fn a_step_changes_only_from_what_was_seen(store: &mut dyn Store) {
+    fill(store, 1);
+    subscribe(store, "c");
+    let first = add_step(store, &new_step(1, "a", Kind::Step));
+    let mut refused = |change: StepChange| {
+        assert!(!store.change_step(&change).unwrap());
+        assert_eq!(step_of(store, &first).as_ref(), Some(&first));
+    };
+    refused(StepChange::to(None, done(&first, b"new")));
+    let old = Step { revision: first.revision + 1, ..first.clone() };
+    refused(StepChange::to(Some(&old), done(&first, b"later")));
+    refused(StepChange::remove(&old));
+    assert!(store.change_step(&StepChange::to(Some(&first), first.clone())).unwrap());
+    // It was begun again since.
+    assert!(!store.change_step(&StepChange::to(Some(&first), done(&first, b"late"))).unwrap());
+    let second = step_of(store, &first).unwrap();
+    assert_eq!(second.result, b"");
+    assert!(store.change_step(&StepChange::remove(&second)).unwrap());
+    assert_eq!(step_of(store, &first), None);
+    assert!(!store.change_step(&StepChange::to(Some(&second), done(&first, b"gone"))).unwrap());
+    add_step(store, &first);
+}
+
+pub fn a_step_changes_together_with_a_run_or_not_at_all(store: &mut dyn Store) {
+    fill(store, 1);
+    let seen = subscribe(store, "c");
+    let sleep = new_step(1, "nap", Kind::Sleep);
+    let mut state = running(1);
+    state.asleep.insert(1, Sleep { until: noon(), awaits: true });
+    let update = |change| RunUpdate { step: Some(change), ..RunUpdate::state(state.clone()) };
+    let updated = store.update_run(&seen, &update(StepChange::to(None, sleep.clone()))).unwrap().unwrap();
+    assert_eq!(updated.state, state);
+    let stored = step_of(store, &sleep).unwrap();
+    // Of the two, one is not as it was seen.
+    let change = StepChange::to(Some(&stored), done(&stored, b""));
+    assert_eq!(store.update_run(&seen, &update(change)).unwrap(), None);
+    assert_eq!(store.update_run(&updated, &update(StepChange::to(None, sleep.clone()))).unwrap(), None);
+    assert_eq!((step_of(store, &sleep), get(store, "c")), (Some(stored), updated));
+}
+
+pub fn a_step_is_refused_to_a_claim_that_is_anothers(store: &mut dyn Store) {
+    fill(store, 2);
+    let seen = subscribe_singly(store);
+    let update = RunUpdate { ledger: vec![taken(1, 5, false)], ..RunUpdate::state(running(1)) };
+    store.update_run(&seen, &update).unwrap().unwrap();
+    let by = |token: &str, event| StepChange {
+        claim: Some(token.to_owned()),
+        ..StepChange::to(None, new_step(event, "a", Kind::Step))
+    };
+    for (token, event) in [("token 6", 1), ("", 1), ("token 5", 2)] {
+        assert!(matches!(store.change_step(&by(token, event)), Err(Error::ClaimOver { id }) if id == event));
+    }
+    assert_eq!(store.steps(StepsOf::default()).unwrap(), []);
+    assert!(store.change_step(&by("token 5", 1)).unwrap());
+}
+
+pub fn sleeping_events_wait_in_the_ledger(store: &mut dyn Store) {
+    fill(store, 4);
+    subscribe_singly(store);
+    add_step(store, &new_step(1, "a", Kind::Await));
+    for asleep in [Asleep::Sleeps, Asleep::Awaits, Asleep::No, Asleep::Awaits] {
+        let seen = get(store, "c");
+        let LedgerChange::Wait { id, wait } = wait(2, 1) else { return };
+        let change = LedgerChange::Wait { id, wait: EventWait { asleep, ..wait } };
+        let update = RunUpdate { ledger: vec![change], ..RunUpdate::state(running(1)) };
+        store.update_run(&seen, &update).unwrap().unwrap();
+        assert_eq!(store.ledger(&name("c")).unwrap().waits()[&2].asleep, asleep);
+    }
+}
+
+pub fn steps_are_forgotten_some_time_after_their_events_are_finished(store: &mut dyn Store) {
+    fill(store, 9);
+    let at = |seconds: u64| noon() + Duration::from_secs(seconds);
+    assert_eq!(store.forget_steps(at(0), at(0), 9).unwrap(), (0, false));
+    let seen = subscribe_singly(store);
+    for event in 1..=6 {
+        add_step(store, &new_step(event, "a", Kind::Step));
+    }
+    let update = RunUpdate { ledger: vec![finish(1, 2), finish(4, 4)], ..RunUpdate::state(running(1)) };
+    store.update_run(&seen, &update).unwrap().unwrap();
+    make_dead(store, "c", 2);
+    let left = |store: &mut dyn Store| -> Vec<i64> {
+        store.steps(StepsOf::default()).unwrap().iter().map(|step| step.event_id).collect()
+    };
+    // The first time, it is only noted that some are finished.
+    store.forget_steps(at(10), at(0), 99).unwrap();
+    assert_eq!(left(store), [1, 2, 3, 4, 5, 6]);
+    store.forget_steps(at(20), at(10), 99).unwrap();
+    assert_eq!(left(store), [1, 2, 3, 4, 5, 6]);
+    assert_eq!(store.forget_steps(at(21), at(11), 99).unwrap().0, 2);
+    assert_eq!(left(store), [2, 3, 5, 6]);
+    store.discard_dead_letters(&name("c"), None).unwrap();
+    store.move_cursor(&name("c"), 5, Move::Acknowledge).unwrap();
+    store.forget_steps(at(30), at(20), 99).unwrap();
+    // After a rewind they are needed again.
+    seek(store, "c", 0);
+    assert_eq!(store.forget_steps(at(50), at(40), 99).unwrap().0, 0);
+    store.move_cursor(&name("c"), 5, Move::Acknowledge).unwrap();
+    store.forget_steps(at(51), at(41), 99).unwrap();
+    assert_eq!(left(store), [2, 3, 5, 6]);
+    assert_eq!(store.forget_steps(at(70), at(60), 99).unwrap().0, 3);
+    assert_eq!(left(store), [6]);
+    // Nobody needs those of a consumer that is gone.
+    store.unsubscribe(&name("c")).unwrap();
+    store.forget_steps(at(80), at(70), 99).unwrap();
+    assert_eq!(store.forget_steps(at(100), at(90), 99).unwrap(), (1, false));
+    assert_eq!(left(store), [] as [i64; 0]);
 }

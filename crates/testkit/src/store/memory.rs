@@ -14,11 +14,12 @@ use thread::model::ledger::Ledger;
 use thread::model::run::{RUNS_KEPT, Run, RunState};
 use thread::model::schedule::Schedule;
 use thread::model::scheduled::{Due, NextDue, ScheduledEvent, ScheduledId, Which};
+use thread::model::step::Step;
 use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, ScanWatermark, Subscription};
 use thread::model::time::{self, Time};
 use thread::store::{
     Appended, DeadLetterUpdate, FilterFailure, Move, Moved, PruneRange, PruneStep, Pruned, Put, RunUpdate,
-    Scan, ScanRange, Store, Stored,
+    Scan, ScanRange, StepChange, StepsOf, Store, Stored,
 };
 use thread::{Error, Event, NewEvent, Result};
 
@@ -36,6 +37,8 @@ pub struct MemoryStore {
     dead_letters: BTreeMap<(ConsumerId, i64), DeadLetter>,
     runs: BTreeMap<ConsumerId, Vec<Run>>,
     ledgers: BTreeMap<ConsumerId, Ledger>,
+    /// In the order in which they were begun, each with the time since when its event has been finished.
+    steps: Vec<(Step, Option<Time>)>,
     config: BTreeMap<String, String>,
     /// By when they are due.
     scheduled: BTreeMap<(Time, ScheduledId), ScheduledEvent>,
@@ -352,6 +355,11 @@ impl Store for MemoryStore {
         if !current.is_some_and(|current| current.is_same(seen) && facts(&current) == facts(seen)) {
             return Ok(None);
         }
+        if let Some(change) = &update.step
+            && !self.change_step(change)?
+        {
+            return Ok(None);
+        }
         if let Some(subscription) = self.subscriptions.get_mut(consumer) {
             subscription.state = update.state.clone();
             subscription.revision += 1;
@@ -443,6 +451,70 @@ impl Store for MemoryStore {
         self.dead_letters
             .retain(|(of, id), _| of != consumer || events.is_some_and(|events| !events.contains(id)));
         Ok(before - self.dead_letters.len())
+    }
+
+    fn has_steps(&mut self) -> Result<bool> {
+        Ok(!self.steps.is_empty())
+    }
+
+    fn read_steps(&mut self, of: StepsOf<'_>, take: &mut dyn FnMut(Step) -> ControlFlow<()>) -> Result<()> {
+        let is_wanted = |(step, _): &&(Step, Option<Time>)| {
+            of.consumer.is_none_or(|consumer| step.consumer == *consumer)
+                && of.event.is_none_or(|event| step.event_id == event)
+                && of.name.is_none_or(|name| step.name == name)
+                && (!of.only_awaits || step.awaits())
+        };
+        let mut wanted: Vec<Step> =
+            self.steps.iter().filter(is_wanted).map(|(step, _)| step.clone()).collect();
+        wanted.sort_by(|a, b| (&a.consumer, a.event_id).cmp(&(&b.consumer, b.event_id)));
+        let without =
+            |step: Step| Step { result: if of.with_results { step.result } else { Vec::new() }, ..step };
+        let _ = wanted.into_iter().map(without).try_for_each(take);
+        Ok(())
+    }
+
+    fn change_step(&mut self, change: &StepChange) -> Result<bool> {
+        let id = change.event_id;
+        if let Some(token) = &change.claim {
+            let ledger = self.ledger(&change.consumer)?;
+            let taken = ledger.claims().get(&id).and_then(|claim| claim.taken.as_ref());
+            if taken.is_none_or(|taken| taken.token != *token) {
+                return Err(Error::ClaimOver { id });
+            }
+        }
+        let is_it = |(step, _): &(Step, Option<Time>)| {
+            step.consumer == change.consumer && step.event_id == id && step.name == change.name
+        };
+        let at = self.steps.iter().position(is_it);
+        if at.map(|at| self.steps[at].0.revision) != change.seen {
+            return Ok(false);
+        }
+        let revision = change.seen.unwrap_or(0) + 1;
+        match (at, change.to.clone()) {
+            (Some(at), Some(to)) => self.steps[at] = (Step { revision, ..to }, None),
+            (None, Some(to)) => self.steps.push((Step { revision, ..to }, None)),
+            (Some(at), None) => drop(self.steps.remove(at)),
+            (None, None) => {}
+        }
+        Ok(true)
+    }
+
+    fn forget_steps(&mut self, now: Time, before: Time, _most: usize) -> Result<(u64, bool)> {
+        let (ledgers, mut kept) = (&self.ledgers, Vec::new());
+        let count = self.steps.len();
+        for (step, over) in std::mem::take(&mut self.steps) {
+            let cursor = self.cursors.get(&step.consumer).map_or(0, |(at, _)| *at);
+            let ledger = ledgers.get(&step.consumer).cloned().unwrap_or_default();
+            let is_done = step.event_id <= cursor || ledger.finished_upto(step.event_id).is_some();
+            let is_dead = self.dead_letters.contains_key(&(step.consumer.clone(), step.event_id));
+            let is_finished = !self.subscriptions.contains_key(&step.consumer) || (is_done && !is_dead);
+            let over = is_finished.then(|| over.unwrap_or(now));
+            if over.is_none_or(|over| over >= before) {
+                kept.push((step, over));
+            }
+        }
+        self.steps = kept;
+        Ok(((count - self.steps.len()) as u64, false))
     }
 
     fn config(&mut self) -> Result<BTreeMap<String, String>> {

@@ -149,6 +149,7 @@ fn run_update() -> impl Strategy<Value = RunUpdate> {
             ledger: Vec::new(),
             dead_letters: dead_letter.into_iter().collect(),
             cancel_retries,
+            step: None,
             runs: Vec::new(),
             durable,
         },

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use chrono::Utc;
 
-use super::Pool;
 use super::places::Place;
+use super::{Pool, open};
 use crate::error::Result;
 use crate::model::answer::{Answer, Verdict};
 use crate::model::run::{BAD_EVENT, ERROR_KEPT, Exit, NOT_NOW, Run, end_of};
@@ -36,10 +36,21 @@ impl Pool<'_, '_> {
         if !text.is_empty() {
             place.running.log_output(supervisor.files, &self.current, &text);
         }
+        if !answers.is_empty() && !self.is_void() && self.may_sleep()? {
+            self.look_again()?;
+        }
         for answer in answers {
             self.take(answer, place);
         }
         Ok(more)
+    }
+
+    /// Whether steps are done for events.
+    fn may_sleep(&mut self) -> Result<bool> {
+        if !self.uses_steps {
+            self.uses_steps = open(self.supervisor, &mut self.queue)?.store.has_steps()?;
+        }
+        Ok(self.uses_steps)
     }
 
     fn take(&mut self, Answer { id, verdict }: Answer, place: &mut Place) {
@@ -48,6 +59,15 @@ impl Pool<'_, '_> {
             let note = format!("an answer for event {id}, which it does not have");
             return place.running.note(self.supervisor.files, &self.current, &note);
         }
+        let is_asleep = self.current.state.asleep.contains_key(&id);
+        let verdict = match verdict {
+            Verdict::Ack if is_asleep => {
+                let note = format!("event {id} sleeps, so it is not acknowledged");
+                place.running.note(self.supervisor.files, &self.current, &note);
+                Verdict::Nack { delay: None, counts: false, error: String::new() }
+            }
+            verdict => verdict,
+        };
         let now = Instant::now();
         place.last_answer = now;
         self.changed.get_or_insert(now);

@@ -48,6 +48,7 @@ impl Pool<'_, '_> {
         if self.closing.is_some() {
             return Ok(());
         }
+        self.forget_sleeps()?;
         loop {
             if self.is_kept() {
                 self.give_to_kept()?
@@ -58,6 +59,21 @@ impl Pool<'_, '_> {
                 return Ok(());
             }
             self.changed.get_or_insert_with(Instant::now);
+            self.store()?;
+        }
+    }
+
+    /// Takes away the marks of events that sleep already, before they are given again.
+    fn forget_sleeps(&mut self) -> Result<()> {
+        loop {
+            let (window, asleep) = (&self.window, &mut self.current.state.asleep);
+            let before = asleep.len();
+            asleep.retain(|id, _| window.has_given(*id));
+            if asleep.len() == before || self.is_void() {
+                return Ok(());
+            }
+            self.changed.get_or_insert_with(Instant::now);
+            // Somebody may have changed the row.
             self.store()?;
         }
     }

@@ -7,6 +7,7 @@ use chrono::Utc;
 use super::{COLLECT, Closing, Pool, SYNC_EVERY, Supervisor, open};
 use crate::error::Result;
 use crate::files::log::{Quoted, log};
+use crate::model::ledger::{Asleep, LedgerChange};
 use crate::model::run::{Deliver, Exit, Phase, Run, RunResult, RunState, STOPPED};
 use crate::model::subscription::Subscription;
 use crate::model::time::Time;
@@ -33,7 +34,9 @@ impl Supervisor<'_> {
         subscription: &Subscription,
     ) -> Result<Option<Subscription>> {
         if subscription.options.deliver != Deliver::Ndjson {
-            let update = RunUpdate::state(subscription.state.idle());
+            // Runs that go on may have left theirs.
+            let asleep = subscription.state.asleep.clone();
+            let update = RunUpdate::state(RunState { asleep, ..subscription.state.idle() });
             return queue.store.update_run(subscription, &update);
         }
         let first = queue.scan_pending(subscription, None).ok().and_then(|scan| scan.first);
@@ -129,6 +132,7 @@ impl Pool<'_, '_> {
             self.is_exhausted = false;
             self.raise_limits(&now.options);
         }
+        self.uses_steps |= !now.state.asleep.is_empty();
         self.current = now;
         self.close_surplus();
         Ok(true)
@@ -197,6 +201,14 @@ impl Pool<'_, '_> {
             return Ok(());
         }
         self.log_dead_letters();
+        let is_awaiting = |change: &LedgerChange| match change {
+            LedgerChange::Wait { wait, .. } => wait.asleep == Asleep::Awaits,
+            _ => false,
+        };
+        if self.window.changes().iter().any(is_awaiting) {
+            // This process ends other waits by itself.
+            supervisor.attend()?;
+        }
         self.window.stored();
         self.runs.clear();
         self.tally = Tally::default();

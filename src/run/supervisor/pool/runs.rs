@@ -31,8 +31,7 @@ impl Pool<'_, '_> {
         if place.pipes.is_some() {
             self.kept_ended(place, exit, after)
         } else {
-            self.run_ended(place, exit, after);
-            Ok(())
+            self.run_ended(place, exit, after)
         }
     }
 
@@ -218,11 +217,19 @@ impl Pool<'_, '_> {
     }
 
     /// A run on stdin has ended.
-    fn run_ended(&mut self, place: Place, exit: Exit, after: Duration) {
+    fn run_ended(&mut self, place: Place, exit: Exit, after: Duration) -> Result<()> {
         let Place { running, number, given, dead, began, attempt, began_with, is_interrupted, .. } = place;
         let (count, upto) = began_with;
         let (supervisor, consumer) = (self.supervisor, self.supervisor.consumer);
         let (output, span) = Running::finish(running, exit, after);
+        if !self.is_void() {
+            // It may have gone to sleep.
+            self.look_again()?;
+        }
+        let is_asleep = |id: &i64| self.current.state.asleep.contains_key(id);
+        let slept = given.keys().chain(&dead).any(is_asleep) && exit != Exit::TimedOut;
+        // It left a step unfinished, so that its exit code means nothing.
+        let exit = if slept { Exit::Code(NOT_NOW) } else { exit };
         let mut events: Vec<i64> = given.into_keys().collect();
         events.retain(|id| self.window.has_given(*id));
         // When the machine shuts down, the handler gets its own TERM at the same time as this process.
@@ -303,6 +310,7 @@ impl Pool<'_, '_> {
         );
         self.changed.get_or_insert_with(Instant::now);
         self.goes_on(then);
+        Ok(())
     }
 
     /// A run failed at these events. `was_alone`: it had no others.
@@ -328,7 +336,7 @@ impl Pool<'_, '_> {
                 let until = if judged { since } else { since + self.current.options.wait_after(1) };
                 for id in events {
                     let (attempts, _) = self.window.tried(*id);
-                    self.window.wait(*id, EventWait { attempts, deferred: 0, since, until });
+                    self.window.wait(*id, EventWait { attempts, since, until, ..EventWait::default() });
                 }
             }
         }
