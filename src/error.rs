@@ -78,8 +78,10 @@ pub enum Error {
     /// A step of that name, which is done or waits, consists of other words.
     #[error("the step '{name}' of event {id} is another one: {kind} {words}")]
     OtherStep { name: String, id: i64, kind: &'static str, words: String },
-    /// Another run has begun the step since; what this one did is not kept.
-    #[error("the step '{name}' of event {id} was begun by another run since; its output was not stored")]
+    /// Another run has begun the step since, or it was removed; what this one did is not kept.
+    #[error(
+        "the step '{name}' of event {id} was begun by another run since, or forgotten; its output was not stored"
+    )]
     StepOver { name: String, id: i64 },
     #[error("there is no step '{name}' of event {id}")]
     UnknownStep { name: String, id: i64 },

@@ -214,10 +214,11 @@ fn lease(HeldLease { host, renewed, age }: &HeldLease) -> String {
 }
 
 /// An event that waits.
-fn wait(WaitingEvent { event_id, key, attempt, next_try }: &WaitingEvent) -> String {
+fn wait(WaitingEvent { event_id, key, attempt, asleep, next_try }: &WaitingEvent) -> String {
     let key = key.as_ref().map(|key| format!(" key={key}")).unwrap_or_default();
-    let next_try = next_try.map(time::format).unwrap_or_default();
-    format!("event={event_id}{key} attempt={attempt} next_try={next_try}")
+    let asleep = if *asleep { " asleep=true" } else { "" };
+    let next_try = next_try.map(|at| format!(" next_try={}", time::format(at))).unwrap_or_default();
+    format!("event={event_id}{key} attempt={attempt}{asleep}{next_try}")
 }
 
 /// A consumer as text. `alone`: with its settings.

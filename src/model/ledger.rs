@@ -25,6 +25,12 @@ pub struct EventWait {
 }
 
 impl EventWait {
+    /// Until when it waits, unless that is without a limit.
+    pub fn shown_until(&self, now: Time) -> Option<Time> {
+        let sleep = Sleep { until: self.until, awaits: self.asleep == Asleep::Awaits };
+        Some(self.until).filter(|_| !sleep.is_endless(now))
+    }
+
     /// Whether it sleeps, instead of waiting for its next attempt.
     pub fn is_asleep(&self) -> bool {
         self.asleep != Asleep::No

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use sha1::{Digest, Sha1};
 
-use super::ledger::EventWait;
+use super::ledger::{EventWait, Sleep};
 use super::subscription::ConsumerId;
 use super::time::Time;
 
@@ -137,6 +137,12 @@ impl Step {
         self.until.is_some_and(|until| wait(until).is_over(now))
     }
 
+    /// How long its event sleeps.
+    pub fn sleep(&self, now: Time) -> Sleep {
+        let until = self.until.map(|until| until.min(now + (until - self.since)));
+        Sleep::new(until, now, self.kind == Kind::Await)
+    }
+
     /// Whether it waits for an event.
     pub fn awaits(&self) -> bool {
         self.kind == Kind::Await && !self.is_done()
@@ -207,6 +213,9 @@ mod tests {
         assert!(!sleep.is_over(sleep.since + hour * 2), "it has no time");
         sleep.until = Some(sleep.since + hour);
         assert!(sleep.holds(sleep.since) && !sleep.is_over(sleep.since));
+        let back = sleep.since - hour * 24;
+        assert_eq!(sleep.sleep(back).until, back + hour);
+        assert_eq!(Some(sleep.sleep(sleep.since).until), sleep.until);
         assert!(sleep.is_over(sleep.since + hour) && !sleep.holds(sleep.since + hour));
         sleep.ended = Some(sleep.since);
         assert!(!sleep.holds(sleep.since));

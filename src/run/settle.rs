@@ -299,12 +299,19 @@ fn fail_by_hand(
         }
         // If a run has it, that keeps it.
         let taken = claim.filter(|claim| claim.taken.is_some()).map(|claim| (id, claim.clone()));
+        let failed = failed();
+        let mut current = current.clone();
+        if failed.judged {
+            // Whoever says so knows better than its steps.
+            current.state.asleep.remove(&id);
+        }
+        let current = &current;
         let ledger = Ledger::new(ledger.cursor(), ledger.finished(), ledger.waits().clone(), taken);
         let mut window = Window::new(ledger, &current.options, 0);
         window.adopt(id);
         let mut tally = Tally::default();
         let stalls =
-            fail(&mut window, &mut tally, current, id, failed(), &mut update.dead_letters, &mut update.runs);
+            fail(&mut window, &mut tally, current, id, failed, &mut update.dead_letters, &mut update.runs);
         let state = tally.applied_to(&current.state);
         update.state = match stalls {
             // The handler of a run under way meets its own limit.

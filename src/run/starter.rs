@@ -247,7 +247,6 @@ impl<'a> Starter<'a> {
         let (all, left, awaited) = looked.unwrap_or((Vec::new(), None, Awaited::Nothing));
         match awaited {
             Awaited::Nothing => {}
-            Awaited::Something if location.backend().is_shared_by_machines => thread.wait(now + LOOK_EVERY),
             // A commit is noticed.
             Awaited::Something => thread.waits = true,
             Awaited::More => thread.wait(now + BETWEEN_LOOKS),

@@ -121,6 +121,11 @@ pub fn finish(queue: &mut Queue, of: Of<'_>, step: &Step, output: Vec<u8>) -> Re
 ///
 /// As [`begin`]; [`Error::InvalidFilter`].
 pub fn wait(queue: &mut Queue, of: Of<'_>, step: &Step) -> Result<Waited> {
+    // Most of the events are looked at before others have to wait.
+    let mut reached = find(queue, of, &step.name)?.map_or(step.scanned, |found| found.scanned);
+    if let Some(filter) = &step.filter {
+        find_event(queue, filter, &mut reached)?;
+    }
     let _turn = settle::take_turn(queue);
     loop {
         let current = queue.subscription(of.consumer)?;
@@ -138,6 +143,7 @@ pub fn wait(queue: &mut Queue, of: Of<'_>, step: &Step) -> Result<Waited> {
                 step.clone()
             }
         };
+        now.scanned = now.scanned.max(reached);
         let is_over = now.is_over(Utc::now());
         let came = match &now.filter {
             Some(filter) => find_event(queue, filter, &mut now.scanned)?,
@@ -152,7 +158,7 @@ pub fn wait(queue: &mut Queue, of: Of<'_>, step: &Step) -> Result<Waited> {
             }
             continue;
         }
-        let sleep = Sleep::new(now.until, Utc::now(), now.kind == Kind::Await);
+        let sleep = now.sleep(Utc::now());
         let change = change_of(of, found.as_ref(), now);
         let is_marked = match is_under_way(queue, &current, of.event)? {
             true => {
@@ -241,7 +247,7 @@ fn asleep(queue: &mut Queue, current: &Subscription, of: Of<'_>, name: &str) -> 
     let now = Utc::now();
     let steps = StepsOf { consumer: Some(of.consumer), event: Some(of.event), ..StepsOf::default() };
     let other = queue.store.steps(steps)?.into_iter().find(|step| step.name != name && step.holds(now));
-    Ok(other.map(|step| Sleep::new(step.until, now, step.kind == Kind::Await)))
+    Ok(other.map(|step| step.sleep(now)))
 }
 
 /// The line of the first event after one that matches, which is moved to where nothing before it does.

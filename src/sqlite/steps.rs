@@ -88,12 +88,15 @@ pub fn read(
 fn step_of(row: &Row<'_>) -> rusqlite::Result<Option<Step>> {
     let text = |column: usize| row.get_ref(column).map(text_of);
     let step = text(4)?.and_then(|json| serde_json::from_str::<Step>(&json).ok());
-    let Some(step) = step else { return Ok(None) };
+    let number = |column: usize| row.get_ref(column).map(|value| value.as_i64().ok());
+    let (Some(step), Some(event_id), Some(revision)) = (step, number(1)?, number(3)?) else {
+        return Ok(None);
+    };
     Ok(Some(Step {
         consumer: ConsumerId::stored(text(0)?.unwrap_or_default()),
-        event_id: row.get(1)?,
+        event_id,
         name: text(2)?.unwrap_or_default(),
-        revision: row.get(3)?,
+        revision,
         result: row.get_ref(5).map(bytes_of)?.unwrap_or_default().to_vec(),
         ..step
     }))

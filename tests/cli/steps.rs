@@ -726,3 +726,48 @@ fn runs_name_the_steps_that_were_done_in_them() {
     assert_eq!(steps, [&json!(["a", "b"]), &json!(["c", "d"])]);
     assert!(world.thread(["info", "bot", "--runs"]).quiet().contains(" steps=a,b"));
 }
+
+#[test]
+fn info_says_what_sleeps_and_how_long() {
+    for concurrency in [&[][..], &["--concurrency", "2"]] {
+        let world = World::with_thread();
+        let script = "set -e\nthread sleep nap 500ms\nthread await x --subtype x";
+        handle(&world, script, &[&["--filter", "subtype IS NULL"], concurrency].concat());
+        world.push("order");
+        let mut asleep = Value::Null;
+        let mut sleeps = |with_time: bool| {
+            world.wait_until("the sleep", || {
+                asleep = world.consumer("bot");
+                asleep["asleep"] == true && asleep["next_try"].is_string() == with_time
+            });
+        };
+        sleeps(true);
+        sleeps(false);
+        assert_eq!((&asleep["state"], &asleep["attempt"]), (&json!("waiting"), &json!(0)));
+        assert!(world.thread(["info", "bot"]).quiet().contains("state: waiting attempt=0 asleep=true\n"));
+        if !concurrency.is_empty() {
+            let waits = &asleep["in_hand"]["waits"][0];
+            assert_eq!(waits, &json!({"event_id": 1, "attempt": 0, "asleep": true, "next_try": null}));
+        }
+    }
+}
+
+#[test]
+fn rejecting_by_hand_counts_though_the_event_sleeps() {
+    let world = World::with_thread();
+    world.push("order");
+    world.off(["subscribe", "bot", "--no-handler", "--concurrency", "1", "--backoff", "1h"]).quiet();
+    let of = ["--consumer", "bot", "--event", "1"];
+    let take = || world.off(["pop", "bot", "--claim", "1h"]).quiet();
+    assert!(!take().is_empty());
+    world.off([&["sleep", "nap", "200ms"], &of[..]].concat()).ends_with(75);
+    // No attempt, and as long as the sleep.
+    world.off(["nack", "bot", "1"]).quiet();
+    let waits = &world.consumer("bot")["in_hand"]["waits"][0];
+    assert_eq!((&waits["attempt"], &waits["asleep"]), (&json!(0), &json!(true)));
+    world.wait_until("the end", || !take().is_empty());
+    world.off([&["sleep", "nap", "200ms"], &of[..]].concat()).quiet();
+    world.off([&["sleep", "other", "1h"], &of[..]].concat()).ends_with(75);
+    world.off(["reject", "bot", "1"]).quiet();
+    assert_eq!(world.consumer("bot")["dead"], 1);
+}

@@ -39,6 +39,10 @@ pub struct WaitingEvent {
     pub key: Option<String>,
     /// Failed attempts so far.
     pub attempt: u32,
+    /// Because its handler said so.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub asleep: bool,
+    /// Without it, when another event comes.
     #[serde(serialize_with = "time::serialize")]
     pub next_try: Option<Time>,
 }
@@ -73,8 +77,9 @@ impl InHand {
                     ControlFlow::Break(())
                 })?;
             }
-            let (attempt, next_try) = (wait.attempts, Some(wait.until));
-            shown.push(WaitingEvent { event_id, key: value, attempt, next_try });
+            let (attempt, asleep) = (wait.attempts, wait.is_asleep());
+            let next_try = wait.shown_until(chrono::Utc::now());
+            shown.push(WaitingEvent { event_id, key: value, attempt, asleep, next_try });
         }
         Ok(Some(InHand {
             in_flight,

@@ -43,7 +43,10 @@ pub enum ConsumerState {
         /// How often in a row it was put off without an attempt.
         #[serde(skip_serializing_if = "is_zero")]
         deferred: u32,
-        /// Without it, at the next dispatch.
+        /// Because the handler said so.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        asleep: bool,
+        /// Without it, at the next dispatch, or, if it is asleep, when another event comes.
         #[serde(serialize_with = "time::serialize", skip_serializing_if = "Option::is_none")]
         next_try: Option<Time>,
         /// Who waits, if that is not a process here.
@@ -106,11 +109,15 @@ impl ConsumerState {
             (_, Some(host)) => Worker::Host(host.clone()),
             (_, None) => Worker::Namespace(Namespace::Other),
         };
+        let now = Utc::now();
+        let sleep = state.asleep.values().next().filter(|_| state.phase == Phase::Waiting);
+        let asleep = sleep.is_some() || event_wait.is_some_and(EventWait::is_asleep);
         let interrupted = |next_try: Option<Time>| ConsumerState::Waiting {
             attempt,
             deferred,
+            asleep,
             // If nothing is running, a time in the past means that the run is due at the next dispatch.
-            next_try: next_try.filter(|at| *at > Utc::now()),
+            next_try: next_try.filter(|at| *at > now),
             elsewhere: None,
             reason: Some("interrupted"),
         };
@@ -127,7 +134,8 @@ impl ConsumerState {
                 ConsumerState::Waiting {
                     attempt,
                     deferred,
-                    next_try: state.next_try,
+                    asleep,
+                    next_try: state.next_try.filter(|_| sleep.is_none_or(|sleep| !sleep.is_endless(now))),
                     elsewhere,
                     reason: None,
                 }
@@ -137,7 +145,8 @@ impl ConsumerState {
                 ConsumerState::Waiting {
                     attempt,
                     deferred,
-                    next_try: Some(wait.until),
+                    asleep,
+                    next_try: wait.shown_until(now),
                     elsewhere: (at_work == AtWork::Elsewhere).then_some(worker),
                     reason: (!is_attended).then_some("interrupted"),
                 }
