@@ -19,6 +19,7 @@ use thread::model::location::Location;
 use thread::model::run::{Deliver, Options, Phase, Run, StopRequest};
 use thread::model::schedule::Schedule;
 use thread::model::scheduled::{NextDue, ScheduledEvent, ScheduledId, Which};
+use thread::model::step::Step;
 use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
 use thread::model::time::Time;
 use thread::queue::NewThread;
@@ -31,7 +32,8 @@ use thread::run::stop::{Stopped, stop};
 use thread::run::worker::follow;
 use thread::run::{Launcher, WakeBy, dispatch, supervisor};
 use thread::store::{
-    Appended, FilterFailure, Move, Moved, PruneRange, PruneStep, Put, RunUpdate, Scan, ScanRange, Store,
+    Appended, FilterFailure, Move, Moved, PruneRange, PruneStep, Put, RunUpdate, Scan, ScanRange, StepChange,
+    StepsOf, Store,
 };
 use thread::{Error, NewEvent, Queue, Result};
 use thread_testkit::store::MemoryStore;
@@ -93,6 +95,10 @@ delegate! {
     fn changes() -> Result<i64>;
     fn config() -> Result<BTreeMap<String, String>>;
     fn set_config(name: &str, value: Option<&str>) -> Result<bool>;
+    fn has_steps() -> Result<bool>;
+    fn read_steps(of: StepsOf<'_>, take: &mut dyn FnMut(Step) -> ControlFlow<()>) -> Result<()>;
+    fn change_step(change: &StepChange) -> Result<bool>;
+    fn forget_steps(now: Time, before: Time, most: usize) -> Result<(u64, bool)>;
 }
 
 /// All threads of the scheme.

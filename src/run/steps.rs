@@ -44,7 +44,7 @@ pub enum Begun {
     /// It was done before, and has printed this.
     Done(Vec<u8>),
     /// It is to be run, and then to be [finished](finish).
-    Run(Step),
+    Run(Box<Step>),
     /// Nothing: the event is to sleep first.
     Asleep(Sleep),
 }
@@ -84,13 +84,10 @@ pub fn begin(queue: &mut Queue, of: Of<'_>, step: &Step) -> Result<Begun> {
                 Step { key: new_key(), ..step.clone() }
             }
         };
-        let change =
-            StepChange { claim: of.claim.map(str::to_owned), ..StepChange::to(found.as_ref(), begun) };
+        let change = change_of(of, found.as_ref(), begun.clone());
         if queue.store.change_step(&change)? {
             let revision = change.seen.unwrap_or(0) + 1;
-            return Ok(change
-                .to
-                .map_or_else(|| Begun::Done(Vec::new()), |to| Begun::Run(Step { revision, ..to })));
+            return Ok(Begun::Run(Box::new(Step { revision, ..begun })));
         }
     }
 }
@@ -107,8 +104,7 @@ pub fn finish(queue: &mut Queue, of: Of<'_>, step: &Step, output: Vec<u8>) -> Re
         return Ok(Some(sleep));
     }
     let done = Step { ended: Some(Utc::now()), result: output, ..step.clone() };
-    let change = StepChange { claim: of.claim.map(str::to_owned), ..StepChange::to(Some(step), done) };
-    if !queue.store.change_step(&change)? {
+    if !queue.store.change_step(&change_of(of, Some(step), done))? {
         return Err(Error::StepOver { name: step.name.clone(), id: of.event });
     }
     log!(queue, Info, "step: consumer={} id={} name={:?}", of.consumer, of.event, step.name);
