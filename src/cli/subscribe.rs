@@ -91,7 +91,8 @@ pub struct Subscribe {
     ///
     /// With --deliver ndjson, so many may be without an answer; 1 means in order. With --deliver stdin, a batch also ends at 1 MiB, and
     /// exit 0 acknowledges all of them, read or not. After a failure they are delivered one at a time, so those that
-    /// were already done come twice.
+    /// were already done come twice. With --deliver stdin and 1, THREAD_EVENT_ID is the event, and the handler may use
+    /// `thread step`; without --concurrency, an event that sleeps holds back those after it.
     #[arg(long, value_name = "N", value_parser = limit, allow_negative_numbers = true)]
     batch_size: Option<u64>,
     /// Failed runs before giving up, or never [default: 5]
