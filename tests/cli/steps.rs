@@ -771,3 +771,30 @@ fn rejecting_by_hand_counts_though_the_event_sleeps() {
     world.off(["reject", "bot", "1"]).quiet();
     assert_eq!(world.consumer("bot")["dead"], 1);
 }
+
+#[test]
+fn a_pool_of_an_earlier_version_gets_what_it_lacks() {
+    let world = World::with_thread();
+    handle(
+        &world,
+        "set -e\nthread await x --subtype x\necho >>done",
+        &["--concurrency", "2", "--filter", "subtype IS NULL"],
+    );
+    // As version 1 made it, with an event that waits.
+    world
+        .db()
+        .execute_batch(
+            "ALTER TABLE waits DROP COLUMN asleep; PRAGMA user_version = 1; \
+             INSERT INTO waits VALUES ('bot', 1, 2, 0, '2026-03-18T10:30:00.000Z', '2026-03-18T10:30:00.000Z')",
+        )
+        .unwrap();
+    world.off(["push", "order"]).quiet();
+    assert_eq!(world.consumer("bot")["in_hand"]["waits"][0]["attempt"], 2);
+    world.off(["nack", "bot", "1", "--delay", "0s"]).quiet();
+    world.thread(["dispatch"]).quiet();
+    world.wait_until("the sleep", || world.consumer("bot")["asleep"] == true);
+    assert_eq!(world.query("SELECT user_version FROM pragma_user_version"), 3);
+    assert_eq!(world.consumer("bot")["in_hand"]["waits"][0]["attempt"], 3);
+    world.thread(["push", "--subtype", "x", "y"]).quiet();
+    finishes(&world, 1);
+}
