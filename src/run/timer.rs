@@ -42,6 +42,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// For how long the filters of events that are waited for are evaluated in one look.
 const EVALUATE_FOR: Duration = Duration::from_millis(100);
 
+/// How often, at most, to look for events that are waited for.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+
 /// When to look again for events that are waited for, though there was no notice.
 const FAR: Duration = Duration::from_secs(60 * 60);
 
@@ -116,6 +119,7 @@ impl Timer<'_> {
         watcher.clear();
         // Before the look, so that a commit by another program, which gives no notice, is seen after it.
         let stamp = self.stamp();
+        let looked = Instant::now();
         let Some(next) = self.look()? else { return Ok(false) };
         let awaits = self.awaited != Awaited::Nothing;
         match (awaits, self.commits) {
@@ -143,6 +147,10 @@ impl Timer<'_> {
             super::handler::reap();
             if shutdown.requests() > 0 || !self.files.still_there() {
                 return Ok(false);
+            }
+            if awaits && noticed {
+                // Each push gives a notice.
+                std::thread::sleep(BETWEEN_LOOKS.saturating_sub(looked.elapsed()));
             }
             if noticed || (awaits && (stamp.is_none() || self.stamp() != stamp)) {
                 return Ok(true);
