@@ -798,3 +798,24 @@ fn a_pool_of_an_earlier_version_gets_what_it_lacks() {
     world.thread(["push", "--subtype", "x", "y"]).quiet();
     finishes(&world, 1);
 }
+
+#[test]
+fn a_run_that_has_gone_to_sleep_costs_no_attempt_though_its_supervisor_was_killed() {
+    for concurrency in [&[][..], &["--concurrency", "2"]] {
+        let world = World::with_thread();
+        let script = "echo >>began\nif [ $(wc -l <began) = 1 ]; then until [ -e go ]; do sleep 0.01; done; fi\n\
+                      thread sleep nap 300ms || exit\necho >>done";
+        handle(&world, script, &[&["--max-attempts", "1"], concurrency].concat());
+        world.push("order");
+        world.wait_for_file("began");
+        world.kill_supervisor("bot");
+        world.write("go", "");
+        world.wait_until("the sleep", || states(&world) == ["nap waiting"]);
+        world.wait_until("the end", || {
+            world.thread(["dispatch"]).ok();
+            world.lines("done").len() == 1
+        });
+        finishes(&world, 1);
+        assert_eq!((world.lines("began").len(), world.consumer("bot")["dead"].clone()), (2, json!(0)));
+    }
+}

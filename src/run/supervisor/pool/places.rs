@@ -328,6 +328,10 @@ impl Pool<'_, '_> {
                 over.entry(claim.place).or_default().push(*id);
             }
         }
+        if !over.is_empty() && !self.is_void() {
+            // Some may have gone to sleep.
+            self.look_again()?;
+        }
         for (place, events) in over {
             log!(files, Warn, "dispatch: consumer={consumer} place={place} abandoned by its supervisor");
             self.abandoned(events);
