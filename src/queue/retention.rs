@@ -202,7 +202,7 @@ impl State {
 fn step(queue: &mut Queue) -> Result<Step> {
     let config = queue.store.config()?;
     let retention = Retention::of(&config);
-    if retention.keeps_all() {
+    if retention.keeps_all() || queue.store.closed()?.is_some() {
         return Ok(Step::Off);
     }
     let Some(lock) = Lock::try_take(&queue.files, STATE)? else { return Ok(Step::Done(LOOK_EVERY)) };

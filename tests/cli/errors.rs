@@ -25,7 +25,7 @@ const COMMANDS: [&[&str]; 12] = [
     &["info"],
 ];
 
-pub const NAMES: [&str; 31] = [
+pub const NAMES: [&str; 34] = [
     "init",
     "push",
     "ask",
@@ -53,6 +53,9 @@ pub const NAMES: [&str; 31] = [
     "prune",
     "config",
     "backup",
+    "export",
+    "import",
+    "clone",
     "doctor",
     "completions",
     "man",

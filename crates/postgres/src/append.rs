@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use postgres::Row;
 use postgres::types::Type;
 use thread::error::DatabaseErrorKind as Kind;
 use thread::model::event::{InvalidEvent, NewEvent};
@@ -18,6 +19,7 @@ use crate::copy::{self, Copy};
 use crate::error;
 use crate::link::{Link, Locks, NOW, Session, bytes, int, text};
 use crate::read::{EVENT, event_of};
+use crate::rows;
 use crate::scheduled::{self, Known};
 
 const DOING: &str = "storing";
@@ -124,12 +126,20 @@ impl Inserter<'_> {
                 text(&event.metadata),
             ],
         )?;
-        let row = row.ok_or_else(gone)?;
+        let row = self.found(row)?;
         let id: i64 = row.get(0);
         self.next = Some(id);
         self.appended.created_at = row.get(1);
         self.store.has_schedules = row.get(2);
         Ok(self.count())
+    }
+
+    /// The counter row. It is elsewhere if the thread is closed.
+    fn found(&mut self, row: Option<Row>) -> Result<Row> {
+        match row {
+            Some(row) => Ok(row),
+            None => Err(rows::closed(&mut self.session())?.map_or_else(gone, Error::from)),
+        }
     }
 
     fn put_many(&mut self, events: &[NewEvent<'_>]) -> Result<Vec<Stored>> {
@@ -218,7 +228,8 @@ impl Inserter<'_> {
             "UPDATE @counters SET newest = newest WHERE thread = $1 \
              RETURNING newest, {NOW}, to_regclass($$@schedules$$) IS NOT NULL"
         );
-        let row = self.session().row(&sql, &[])?.ok_or_else(gone)?;
+        let row = self.session().row(&sql, &[])?;
+        let row = self.found(row)?;
         self.store.has_schedules = row.get(2);
         self.next = Some(row.get::<_, i64>(0) + 1);
         self.appended.created_at = row.get(1);
@@ -350,12 +361,12 @@ fn refuse_nul(events: &[NewEvent<'_>]) -> Result<()> {
 }
 
 /// An event is longer than a column of a COPY may be.
-fn too_large() -> Error {
+pub fn too_large() -> Error {
     error::database(Kind::TooLarge, DOING, "an event is larger than 2 GiB".to_owned(), error::TOO_LARGE)
 }
 
 /// The thread was removed from the database by another process.
-fn gone() -> Error {
+pub fn gone() -> Error {
     error::database(
         Kind::Other,
         DOING,

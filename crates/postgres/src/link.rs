@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use postgres::types::{ToSql, Type};
-use postgres::{Client, Row};
+use postgres::{Client, Row, SimpleQueryMessage};
 use sha1::{Digest, Sha1};
 use thread::error::DatabaseErrorKind as Kind;
 use thread::model::subscription::ConsumerId;
@@ -16,6 +16,7 @@ use thread::{Error, Result};
 use crate::connection::Connection;
 use crate::error::{self, Doing, failed};
 use crate::location::Target;
+use crate::{append, rows};
 
 /// How long a transaction may wait for this process, which may be cut off or stopped, before the server ends it.
 const LONGEST_PAUSE: &str = "1min";
@@ -57,6 +58,8 @@ pub struct Link {
     busy_limit: Duration,
     /// Something failed while a transaction was open, so the connection is not used again.
     is_spoilt: bool,
+    /// A snapshot is read, which another connection would not have.
+    in_snapshot: bool,
 }
 
 /// Whom a transaction excludes.
@@ -68,6 +71,8 @@ pub enum Locks<'l> {
     Consumer(&'l ConsumerId),
     /// Changes of any consumer of the thread.
     Consumers,
+    /// The same, also if the thread is closed.
+    All,
 }
 
 impl Link {
@@ -80,20 +85,42 @@ impl Link {
         busy_limit: Duration,
     ) -> Link {
         let connection = Some(connection);
-        Link { target, prefix, thread, has_schedules, connection, busy_limit, is_spoilt: false }
+        Link {
+            target,
+            prefix,
+            thread,
+            has_schedules,
+            connection,
+            busy_limit,
+            is_spoilt: false,
+            in_snapshot: false,
+        }
     }
 
     /// The same thread, by another connection, which is taken when it is needed.
     pub fn again(&self, busy_limit: Duration) -> Link {
         let (target, prefix) = (self.target.clone(), self.prefix.clone());
         let (thread, has_schedules) = (self.thread, self.has_schedules);
-        Link { target, prefix, thread, has_schedules, connection: None, busy_limit, is_spoilt: false }
+        Link {
+            target,
+            prefix,
+            thread,
+            has_schedules,
+            connection: None,
+            busy_limit,
+            is_spoilt: false,
+            in_snapshot: false,
+        }
     }
 
     /// The connection; a new one if it was lost.
     pub fn connection(&mut self) -> Result<&mut Connection> {
         let settings = &self.target.settings;
         let is_lost = |now: &Connection| self.is_spoilt || now.client.is_closed();
+        if self.in_snapshot && self.connection.as_ref().is_none_or(is_lost) {
+            let message = "the connection was lost".to_owned();
+            return Err(error::database(Kind::Unreachable, "reading rows", message, "try again"));
+        }
         let connection = match self.connection.take() {
             None => Connection::take(settings)?,
             Some(now) if is_lost(&now) => Connection::open(settings)?,
@@ -141,13 +168,16 @@ impl Link {
     /// Begins a transaction, once more if the connection turns out to be lost.
     pub fn begin(&mut self, doing: &'static str, locks: Locks<'_>, durable: bool) -> Result<()> {
         let of_thread = lock_key(&[&self.target.schema, &self.thread.to_string()]);
+        // A closed thread has its counter row there: see `rows`.
+        let look = format!("SELECT 'closed' FROM {}counters WHERE thread = -{}", self.prefix, self.thread);
         let locks = match locks {
             Locks::None => String::new(),
-            Locks::Consumers => format!("; SELECT pg_advisory_xact_lock({of_thread})"),
+            Locks::All => format!("; SELECT pg_advisory_xact_lock({of_thread})"),
+            Locks::Consumers => format!("; SELECT pg_advisory_xact_lock({of_thread}); {look}"),
             Locks::Consumer(consumer) => {
                 let own = lock_key(&[&self.target.schema, &self.thread.to_string(), consumer.as_str()]);
                 format!(
-                    "; SELECT pg_advisory_xact_lock_shared({of_thread}); SELECT pg_advisory_xact_lock({own})"
+                    "; SELECT pg_advisory_xact_lock_shared({of_thread}); SELECT pg_advisory_xact_lock({own}); {look}"
                 )
             }
         };
@@ -167,8 +197,13 @@ impl Link {
         for last in [false, true] {
             let connection = self.connection()?;
             connection.was_warned();
-            match connection.client.batch_execute(&sql) {
-                Ok(()) => return Ok(()),
+            match connection.client.simple_query(&sql) {
+                Ok(answers) if answers.iter().any(says_closed) => {
+                    let closed = rows::closed(&mut self.in_transaction(doing));
+                    self.roll_back();
+                    return Err(closed?.map_or_else(append::gone, Error::from));
+                }
+                Ok(_) => return Ok(()),
                 Err(e) if !last && error::is_unreachable(&e) => self.is_spoilt = true,
                 Err(e) => {
                     self.roll_back();
@@ -196,6 +231,20 @@ impl Link {
             return Err(error::database(Kind::OutcomeUnknown, doing, message, error::UNKNOWN));
         }
         done
+    }
+
+    /// Calls `work` in a transaction that sees what was committed when it began.
+    pub fn in_snapshot(&mut self, work: impl FnOnce(&mut Link) -> Result<()>) -> Result<()> {
+        let doing = "reading rows";
+        let begin = format!(
+            "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \
+             SET LOCAL idle_in_transaction_session_timeout = '{LONGEST_PAUSE}'"
+        );
+        self.connection()?.client.batch_execute(&begin).doing(doing)?;
+        self.in_snapshot = true;
+        let worked = work(self);
+        self.in_snapshot = false;
+        self.end(doing, worked)
     }
 
     /// Executes what may fail.
@@ -227,6 +276,11 @@ impl Link {
         let connection = connection.as_mut().expect("it was opened before");
         Session { client: &mut connection.client, target, prefix, thread: *thread, doing }
     }
+}
+
+/// Whether the answer to the beginning of a transaction says that the thread is closed.
+fn says_closed(answer: &SimpleQueryMessage) -> bool {
+    matches!(answer, SimpleQueryMessage::Row(row) if row.try_get(0).ok().flatten() == Some("closed"))
 }
 
 impl Drop for Link {
@@ -272,6 +326,6 @@ impl Session<'_> {
 
     /// The newest id ever assigned.
     pub fn newest(&mut self) -> Result<i64> {
-        Ok(self.number("SELECT newest FROM @counters WHERE thread = $1", &[])?.unwrap_or(0))
+        Ok(self.number("SELECT newest FROM @counters WHERE thread IN ($1, -$1)", &[])?.unwrap_or(0))
     }
 }
