@@ -30,8 +30,8 @@ use crate::queue::{NewThread, Queue, locations};
 #[command(after_help = "\
 Examples:
   thread clone inbox other
-  thread clone inbox 'postgres://queue@db.example/agents#inbox' --move
-  thread clone 'postgres://queue@db.example/agents#inbox' inbox")]
+  thread clone inbox \"$LOCATION\" --move
+  thread clone \"$LOCATION\" inbox")]
 pub struct Clone {
     /// The thread to copy
     #[arg(value_name = "FROM", value_hint = ValueHint::DirPath,

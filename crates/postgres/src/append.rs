@@ -8,7 +8,6 @@ use std::collections::HashMap;
 
 use postgres::Row;
 use postgres::types::Type;
-use thread::error::DatabaseErrorKind as Kind;
 use thread::model::event::{InvalidEvent, NewEvent};
 use thread::model::scheduled::ScheduledId;
 use thread::model::time::{self, Time};
@@ -19,7 +18,6 @@ use crate::copy::{self, Copy};
 use crate::error;
 use crate::link::{Link, Locks, NOW, Session, bytes, int, text};
 use crate::read::{EVENT, event_of};
-use crate::rows;
 use crate::scheduled::{self, Known};
 
 const DOING: &str = "storing";
@@ -138,7 +136,7 @@ impl Inserter<'_> {
     fn found(&mut self, row: Option<Row>) -> Result<Row> {
         match row {
             Some(row) => Ok(row),
-            None => Err(rows::closed(&mut self.session())?.map_or_else(gone, Error::from)),
+            None => Err(self.session().closed()?.map_or_else(error::gone, Error::from)),
         }
     }
 
@@ -302,7 +300,7 @@ impl Inserter<'_> {
                 event.metadata.as_deref().map(str::as_bytes),
                 event.idempotency_key.as_deref().map(str::as_bytes),
             ];
-            copy::write_row(&mut rows, &row).map_err(|_| too_large())?;
+            copy::write_row(&mut rows, &row).map_err(|_| error::too_large())?;
         }
         let copy = match &mut self.copy {
             Some(copy) => copy,
@@ -358,19 +356,4 @@ fn refuse_nul(events: &[NewEvent<'_>]) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// An event is longer than a column of a COPY may be.
-pub fn too_large() -> Error {
-    error::database(Kind::TooLarge, DOING, "an event is larger than 2 GiB".to_owned(), error::TOO_LARGE)
-}
-
-/// The thread was removed from the database by another process.
-pub fn gone() -> Error {
-    error::database(
-        Kind::Other,
-        DOING,
-        "the thread is no longer in the database".to_owned(),
-        "create it again with `thread init`",
-    )
 }

@@ -20,7 +20,7 @@
 //! | `config`, `dead_letters`, `prune` | as they are called |
 //! | `lease`, `machine`, `clock` | which machine has a consumer's runs for itself |
 //! | `listen` | announcements between machines |
-//! | `rows` | reading and writing rows as they are, to move a thread; threads that are closed |
+//! | `rows` | reading and writing rows as they are, to move a thread |
 //! | `workers` | which processes start handlers |
 //!
 //! # Guarantees, and where they are implemented

@@ -10,13 +10,13 @@ use postgres::types::{ToSql, Type};
 use postgres::{Client, Row, SimpleQueryMessage};
 use sha1::{Digest, Sha1};
 use thread::error::DatabaseErrorKind as Kind;
+use thread::model::closed::{CLOSED, Closed};
 use thread::model::subscription::ConsumerId;
 use thread::{Error, Result};
 
 use crate::connection::Connection;
 use crate::error::{self, Doing, failed};
 use crate::location::Target;
-use crate::{append, rows};
 
 /// How long a transaction may wait for this process, which may be cut off or stopped, before the server ends it.
 const LONGEST_PAUSE: &str = "1min";
@@ -168,7 +168,7 @@ impl Link {
     /// Begins a transaction, once more if the connection turns out to be lost.
     pub fn begin(&mut self, doing: &'static str, locks: Locks<'_>, durable: bool) -> Result<()> {
         let of_thread = lock_key(&[&self.target.schema, &self.thread.to_string()]);
-        // A closed thread has its counter row there: see `rows`.
+        // See `Session::closed`.
         let look = format!("SELECT 'closed' FROM {}counters WHERE thread = -{}", self.prefix, self.thread);
         let locks = match locks {
             Locks::None => String::new(),
@@ -199,9 +199,9 @@ impl Link {
             connection.was_warned();
             match connection.client.simple_query(&sql) {
                 Ok(answers) if answers.iter().any(says_closed) => {
-                    let closed = rows::closed(&mut self.in_transaction(doing));
+                    let closed = self.in_transaction(doing).closed();
                     self.roll_back();
-                    return Err(closed?.map_or_else(append::gone, Error::from));
+                    return Err(closed?.map_or_else(error::gone, Error::from));
                 }
                 Ok(_) => return Ok(()),
                 Err(e) if !last && error::is_unreachable(&e) => self.is_spoilt = true,
@@ -327,5 +327,16 @@ impl Session<'_> {
     /// The newest id ever assigned.
     pub fn newest(&mut self) -> Result<i64> {
         Ok(self.number("SELECT newest FROM @counters WHERE thread IN ($1, -$1)", &[])?.unwrap_or(0))
+    }
+
+    /// Why the thread is closed, if it is. It then has its counter row under the negative of its number: so a push finds
+    /// none, and nothing has to look for each push. What changes consumers looks for it when its transaction begins.
+    pub fn closed(&mut self) -> Result<Option<Closed>> {
+        if self.number("SELECT thread FROM @counters WHERE thread = -$1", &[])?.is_none() {
+            return Ok(None);
+        }
+        let sql = "SELECT value FROM @config WHERE thread = $1 AND name = $2";
+        let json = self.row(sql, &[text(&CLOSED)])?.map(|row| row.get::<_, String>(0));
+        Ok(Some(Closed::of_json(&json.unwrap_or_default())))
     }
 }

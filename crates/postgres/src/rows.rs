@@ -1,7 +1,4 @@
-//! Reading and writing rows as they are, to move them; and threads that are closed.
-//!
-//! A closed thread has its counter row under the negative of its number. So a push finds none, and nothing else that is
-//! done for each push has to look. What changes consumers looks for it when its transaction begins.
+//! Reading and writing rows as they are, to move them.
 
 use std::cell::Cell;
 
@@ -15,23 +12,12 @@ use thread::store::Rewrite;
 use crate::connection::Connection;
 use crate::copy::{self, Copy};
 use crate::link::{Link, Locks, Param, Session, int, text};
-use crate::{append, config, migrate, scheduled};
+use crate::{config, error, migrate, scheduled};
 
 const DOING: &str = "moving rows";
 
 /// A page ends after the row with which it reaches this many bytes.
 const PAGE_BYTES: usize = 4 * 1024 * 1024;
-
-/// Why the thread is closed, if it is.
-pub fn closed(session: &mut Session<'_>) -> Result<Option<Closed>> {
-    let sql = "SELECT thread FROM @counters WHERE thread = -$1";
-    if session.number(sql, &[])?.is_none() {
-        return Ok(None);
-    }
-    let sql = "SELECT value FROM @config WHERE thread = $1 AND name = $2";
-    let json = session.row(sql, &[text(&CLOSED)])?.map(|row| row.get::<_, String>(0));
-    Ok(Some(Closed::of_json(&json.unwrap_or_default())))
-}
 
 /// Why a row cannot be stored here.
 pub fn refusal(table: &'static Table, row: &[Value]) -> Option<String> {
@@ -168,7 +154,7 @@ pub fn rewrite(link: &mut Link, work: &mut dyn FnMut(&mut dyn Rewrite) -> Result
     let mut rewriter = Rewriter { link };
     let sql = "UPDATE @counters SET newest = newest WHERE thread IN ($1, -$1) RETURNING newest";
     let locked = rewriter.session().number(sql, &[]);
-    let worked = locked.and_then(|found| found.ok_or_else(append::gone)).and_then(|_| work(&mut rewriter));
+    let worked = locked.and_then(|found| found.ok_or_else(error::gone)).and_then(|_| work(&mut rewriter));
     link.end(DOING, worked)
 }
 
@@ -230,7 +216,7 @@ impl Rewriter<'_> {
             let values = table.columns.iter().zip(row).zip(&numbers).map(value);
             let values: Vec<Option<&[u8]>> = [Some(&thread[..])].into_iter().chain(values).collect();
             if copy::write_row(&mut data, &values).is_err() {
-                failed = Some(append::too_large());
+                failed = Some(error::too_large());
                 break;
             }
             if data.len() >= PAGE_BYTES {
@@ -260,7 +246,7 @@ fn bytes_of<'v>(column: &Column, value: &'v Value, number: &'v [u8; 8]) -> Optio
 
 impl Rewrite for Rewriter<'_> {
     fn closed(&mut self) -> Result<Option<Closed>> {
-        closed(&mut self.session())
+        self.session().closed()
     }
 
     fn set_closed(&mut self, to: Option<&Closed>) -> Result<()> {

@@ -348,7 +348,7 @@ impl Store for Link {
     }
 
     fn closed(&mut self) -> Result<Option<Closed>> {
-        self.reading("opening the thread", rows::closed)
+        self.reading("opening the thread", |session| session.closed())
     }
 
     fn read_rows(

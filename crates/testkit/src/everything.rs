@@ -107,3 +107,12 @@ pub fn tables(dir: &Path) -> Vec<String> {
     }
     rows
 }
+
+/// Stores an event with a long key, and one whose content is not UTF-8, as another program may.
+pub fn insert_as_others_may(dir: &Path) {
+    let conn = Connection::open_with_flags(dir.join("events.db"), OpenFlags::SQLITE_OPEN_READ_WRITE).unwrap();
+    let insert =
+        "INSERT INTO events (source, type, content, idempotency_key) VALUES ('self', 'record', ?, ?)";
+    conn.execute(insert, ("x", "k".repeat(3000))).unwrap();
+    conn.execute(insert, (b"\xff".as_slice(), None::<String>)).unwrap();
+}
