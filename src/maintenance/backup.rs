@@ -83,7 +83,9 @@ fn copy_to(queue: &mut Queue, draft: &Path, progress: &mut dyn FnMut(u64)) -> Re
     let mut store = Sqlite::open(&db)?;
     // Creates missing consumer rows; without its row, a consumer could not be paused.
     store.migrate()?;
-    for subscription in store.subscriptions()? {
+    // Nothing can be written to the copy of a closed thread either, and nothing runs there.
+    let to_pause = if store.closed()?.is_none() { store.subscriptions()? } else { Vec::new() };
+    for subscription in to_pause {
         store.update_run(&subscription, &RunUpdate::state(subscription.state.of_copy()))?;
     }
     let (count, newest) = (store.count(0, i64::MAX)?, store.newest()?);

@@ -1,8 +1,13 @@
 //! `export`, `import` and `clone`: a thread is the same in another place, or refused.
 
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
 use serde_json::Value;
 use thread_testkit::everything::{fill, tables};
-use thread_testkit::{Run, World, ids, quoted};
+use thread_testkit::{Run, Signal, World, ids, long, quoted, send};
 
 /// A command on the thread in this directory.
 fn on(world: &World, dir: &str, args: &[&str]) -> Run {
@@ -260,4 +265,289 @@ fn as_long_as_an_import_is_not_complete_the_thread_can_only_be_read() {
         String::from_utf8_lossy(&doctor.stdout).contains("error: an import into this thread is not complete")
     );
     assert_eq!(on(&world, "copy", &["config"]).quiet(), "retention.events=1000000\n");
+}
+
+/// A clone of `inbox` into this directory.
+fn clone(world: &World, from: &str, to: &str, options: &[&str]) -> Run {
+    world.off(["clone"]).args([world.path(from), world.path(to)]).args(options)
+}
+
+#[test]
+fn a_clone_is_the_same_and_both_can_be_used() {
+    let world = with_everything();
+    let before = tables(&world.inbox());
+    let (printed, _) = clone(&world, "inbox", "deep/in/copy", &[]).ends_with(0);
+    let kinds: Vec<&str> = printed.lines().map(|line| line.split('\t').next().unwrap()).collect();
+    let all = "event setting consumer cursor finished wait dead_letter run scheduled schedule";
+    assert_eq!(kinds.join(" "), all);
+    assert_eq!((&tables(&world.path("deep/in/copy")), &tables(&world.inbox())), (&before, &before));
+    let error = clone(&world, "inbox", "deep/in/copy", &[]).fails(1);
+    assert!(error.contains("is not empty; nothing was changed"), "{error}");
+    for dir in ["inbox", "deep/in/copy"] {
+        assert_eq!(on(&world, dir, &["push", "x"]).quiet(), "31\n");
+    }
+    let printed = clone(&world, "inbox", "other", &["--json"]).output().stdout;
+    let printed: Value = serde_json::from_slice(&printed).unwrap();
+    assert_eq!((&printed["rows"]["event"]["count"], &printed["moved"]), (&30.into(), &false.into()));
+    assert_eq!(printed["paused"], serde_json::json!(["in-order", "pull", "ran", "taken"]));
+    assert_eq!(printed["to"], world.path("other").to_str().unwrap());
+    for same in ["inbox", "../inbox"] {
+        let run = world.off(["clone", "inbox", same]).dir(world.root().join("bin"));
+        run.fails(1);
+    }
+    let link = world.path("link");
+    std::os::unix::fs::symlink(world.inbox(), link).unwrap();
+    let error = clone(&world, "inbox", "link", &[]).fails(2);
+    assert!(error.contains("both are the same thread"), "{error}");
+    clone(&world, "nowhere", "new", &[]).fails(1);
+    assert!(!world.path("new").exists());
+}
+
+#[test]
+fn a_thread_that_was_moved_can_only_be_read() {
+    let world = with_everything();
+    let before = export(&world, "inbox");
+    clone(&world, "inbox", "new", &["--move"]).ends_with(0);
+    let (new, moved) =
+        (world.path("new"), format!("this thread was moved to {}", world.path("new").display()));
+    assert_eq!(tables(&new), tables(&world.inbox()));
+    for words in [
+        &["push", "x"][..],
+        &["push", "--in", "1h", "x"],
+        &["push", "--idempotency-key", "key-1", "x"],
+        &["ask", "x", "--timeout", "1s"],
+        &["ack", "pull", "8"],
+        &["nack", "pull", "7"],
+        &["seek", "in-order", "beginning"],
+        &["pause", "in-order"],
+        &["resume", "in-order"],
+        &["subscribe", "new", "cat", "--deliver", "stdin"],
+        &["unsubscribe", "in-order"],
+        &["dead", "discard", "pull", "3"],
+        &["dead", "retry", "pull", "3"],
+        &["config", "retention.age", "1d"],
+        &["schedule", "add", "more", "--every", "1h", "x"],
+        &["schedule", "pause", "daily"],
+        &["scheduled", "cancel", "s1"],
+        &["scheduled", "now", "s1"],
+        &["prune", "--keep", "1", "--force"],
+    ] {
+        let error = world.thread(words).stdin("").fails(1);
+        assert!(error.contains(&moved), "{words:?}: {error}");
+    }
+    for batch in
+        [&["push", "--batch"][..], &["push", "--batch", "--follow"], &["push", "--lines", "--follow"]]
+    {
+        let line = "{\"source\":\"self\",\"type\":\"record\",\"content\":\"x\"}\n";
+        let (_, error) = world.thread(batch).stdin(line).ends_with(1);
+        assert!(error.contains(&moved), "{batch:?}: {error}");
+    }
+    // Another program, which does not look.
+    let insert = "INSERT INTO events (source, type, content) VALUES ('a', 'record', '')";
+    let error = world.db().execute(insert, []).unwrap_err().to_string();
+    assert!(error.contains("this thread was moved"), "{error}");
+    world.thread(["dispatch"]).quiet();
+    assert_eq!(export(&world, "inbox"), before);
+    // Reading.
+    assert_eq!(ids(&world.thread(["peek", "--tail", "2"]).quiet()), [29, 30]);
+    assert_eq!(ids(&world.thread(["pop", "taken", "--limit", "1"]).ends_with(0).0), [5]);
+    assert!(world.thread(["info"]).quiet().contains(&format!("\nMoved to: {}\n", new.display())));
+    let info: Value = serde_json::from_str(&world.thread(["info", "--json"]).quiet()).unwrap();
+    assert_eq!(info["moved_to"], new.to_str().unwrap());
+    assert!(world.thread(["doctor"]).quiet().contains(&format!("warning: {moved}")));
+    let backup = world.path("backup");
+    world.thread(["backup"]).arg(&backup).quiet();
+    assert_eq!(tables(&backup), tables(&world.inbox()));
+    // Moved once.
+    let error = clone(&world, "inbox", "new", &["--move"]).fails(1);
+    assert!(error.contains(&moved), "{error}");
+    let error = clone(&world, "inbox", "elsewhere", &["--move"]).fails(1);
+    assert!(error.contains(&moved), "{error}");
+    clone(&world, "inbox", "copy", &[]).ends_with(0);
+    assert_eq!(tables(&world.path("copy")), tables(&world.inbox()));
+    assert_eq!(on(&world, "copy", &["push", "x"]).quiet(), "31\n");
+}
+
+/// How often a schedule makes an event meanwhile.
+const TICK: [&str; 6] = ["schedule", "add", "tick", "--every", "50ms", "tick"];
+
+#[test]
+fn what_a_push_was_told_is_stored_is_where_the_thread_was_moved_to() {
+    let world = World::with_thread();
+    world.thread(["subscribe", "bot", "cat >>seen", "--deliver", "stdin", "--batch-size", "3"]).quiet();
+    let socket = world.path("socket");
+    let mut server =
+        world.thread(["dispatch", "--follow", "--socket"]).arg(&socket).into_command().spawn().unwrap();
+    world.wait_for_file("socket");
+    world.thread(TICK).quiet();
+    let (is_over, stored) = (AtomicBool::new(false), Mutex::new(BTreeSet::new()));
+    let moved = format!("this thread was moved to {}", world.path("new").display());
+    std::thread::scope(|scope| {
+        for pusher in 0..4 {
+            let (world, stored, is_over, moved, socket) = (&world, &stored, &is_over, &moved, &socket);
+            scope.spawn(move || {
+                let mut refused = 0;
+                for n in 0.. {
+                    let content = format!("{pusher}-{n}");
+                    let push = world.thread(["push", "--source", "self", "--content", &content]);
+                    let push = if pusher == 3 { push.arg("--socket").arg(socket) } else { push };
+                    let output = push.output();
+                    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+                    match output.status.code() {
+                        Some(0) => drop(stored.lock().unwrap().insert(content)),
+                        Some(1) => {
+                            assert!(error.contains(moved), "{error}");
+                            refused += 1;
+                        }
+                        code => panic!("{code:?}: {error}"),
+                    }
+                    if refused > 0 && is_over.load(Ordering::SeqCst) {
+                        return;
+                    }
+                }
+            });
+        }
+        world.wait_until("some events", || stored.lock().unwrap().len() > 40);
+        let cloned = clone(&world, "inbox", "new", &["--move"]).output();
+        is_over.store(true, Ordering::SeqCst);
+        assert!(cloned.status.success(), "{cloned:?}");
+    });
+    send(server.id(), Signal::TERM);
+    server.wait().unwrap();
+    let events = on(&world, "new", &["peek", "--last-event-id", "0", "--limit", "100000"]).quiet();
+    let events: Vec<Value> = events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let there: BTreeSet<String> =
+        events.iter().map(|event| event["content"].as_str().unwrap().to_owned()).collect();
+    let pushed: BTreeSet<String> = there.iter().filter(|content| *content != "tick").cloned().collect();
+    assert_eq!(pushed, stored.into_inner().unwrap());
+    assert!(there.contains("tick"));
+    // The handler goes on where it was: each event once.
+    on(&world, "new", &["schedule", "remove", "tick"]).quiet();
+    on(&world, "new", &["resume", "bot"]).quiet();
+    world.thread(["dispatch", "--thread"]).arg(world.path("new")).quiet();
+    let last = events.last().unwrap()["id"].as_i64().unwrap();
+    world.wait_until("the handler", || ids(&world.read("seen")).last() >= Some(&last));
+    world.wait_until_quiet();
+    let mut seen = ids(&world.read("seen"));
+    let all: Vec<i64> = (1..=*seen.last().unwrap()).collect();
+    seen.sort_unstable();
+    assert_eq!(seen, all);
+    // Nothing has changed in the old place since.
+    assert_eq!(world.query("SELECT max(id) FROM events"), last);
+}
+
+#[test]
+fn runs_of_the_source_are_awaited_and_count() {
+    let world = World::with_thread();
+    world
+        .thread([
+            "subscribe",
+            "bot",
+            "cat >>seen; touch began; until [ -e go ]; do sleep 0.1; done",
+            "--deliver",
+            "stdin",
+        ])
+        .quiet();
+    world.push("x");
+    world.wait_for_file("began");
+    let child = clone(&world, "inbox", "new", &["--move"]).spawn();
+    world.wait_until("the pause", || world.run_state("bot", "$.paused") == true);
+    // As long as it runs, pushes are stored.
+    world.push("y");
+    world.write("go", "");
+    let output = child.wait_with_output().unwrap();
+    let notes = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        notes.contains("Note: paused in") && notes.contains("Note: waiting for the runs of bot\n"),
+        "{notes}"
+    );
+    assert_eq!(ids(&world.read("seen")), [1]);
+    let bot: Value = serde_json::from_str(&on(&world, "new", &["info", "--json"]).quiet()).unwrap();
+    let bot = &bot["subscriptions"][0];
+    assert_eq!(
+        (&bot["last_acked_id"], &bot["pending"], &bot["state"]),
+        (&1.into(), &1.into(), &"paused".into())
+    );
+    assert_eq!(bot["runs_succeeded"], 1);
+}
+
+#[test]
+fn memory_is_bounded() {
+    let (events, bytes, kib) =
+        if long() { (1_000_000, 100_000_000, 1_200_000) } else { (12_000, 10_000_000, 400_000) };
+    let world = World::with_thread();
+    let line = r#"{"source":"self","type":"record","content":"some text that is as long as that of others"}"#;
+    world.sh(&format!("seq {events} | sed 's|.*|{line}|' | thread push --batch >/dev/null")).quiet();
+    let within = |kib: u64, command: &str| {
+        let run = world.sh(&format!("set -e; ulimit -v {kib}; {command}"));
+        run.env("THREAD_NOTIFIER", "off").ends_with(0)
+    };
+    // However many events there are.
+    within(120_000, "thread export >export.ndjson");
+    within(120_000, "thread init copy; thread import -t copy export.ndjson");
+    within(120_000, "thread clone inbox other");
+    // However long one is: some times its length.
+    world.sh(&format!("head -c {bytes} /dev/zero | tr '\\0' '\\001' | thread push -")).ok();
+    within(kib, "thread init piped; thread export | thread import -t piped");
+    within(kib, "thread clone inbox large --move");
+    let count = "SELECT count(*) + sum(length(content)) FROM events";
+    let large = |dir: &str| {
+        let db = rusqlite::Connection::open(world.path(dir).join("events.db")).unwrap();
+        db.query_row(count, [], |row| row.get::<_, i64>(0)).unwrap()
+    };
+    assert_eq!((large("large"), large("piped")), (world.query(count), world.query(count)));
+}
+
+#[test]
+fn a_clone_that_is_killed_at_ten_moments_goes_on() {
+    let events: u64 = if long() { 300_000 } else { 12_000 };
+    let world = with_everything();
+    let lines =
+        (0..events).map(|n| format!("{{\"source\":\"self\",\"type\":\"record\",\"content\":\"{n}\"}}\n"));
+    world.off(["push", "--batch"]).stdin(lines.collect::<String>()).quiet();
+    let expected = tables(&world.inbox());
+    let began = Instant::now();
+    clone(&world, "inbox", "whole", &[]).ends_with(0);
+    let whole = began.elapsed();
+    assert!(tables(&world.path("whole")) == expected);
+    let mut unfinished = 0;
+    for moment in 1..=10_u32 {
+        let (from, to) = (format!("from{moment}"), format!("to{moment}"));
+        world.sh(&format!("cp -R inbox {from}")).quiet();
+        let options: &[&str] = if moment % 2 == 0 { &["--move"] } else { &[] };
+        let mut child = clone(&world, &from, &to, options).spawn();
+        std::thread::sleep(whole * moment / 11);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let again = clone(&world, &from, &to, options).output();
+        let error = String::from_utf8_lossy(&again.stderr).into_owned();
+        match again.status.code() {
+            Some(0) => unfinished += 1,
+            // It was complete before.
+            _ => assert!(error.contains("is not empty") || error.contains("was moved to"), "{error}"),
+        }
+        assert!(tables(&world.path(&to)) == expected, "after moment {moment}");
+        // A part of it may have been sealed.
+        let log = on(&world, &to, &["peek", "--last-event-id", "0", "--limit", "10000000"]).quiet();
+        assert!(world.sh(&format!("cat {to}/events*.jsonl")).quiet() == log);
+        assert_eq!(on(&world, &from, &["push", "x"]).succeeds(), options.is_empty());
+        on(&world, &to, &["push", "x"]).quiet();
+        std::fs::remove_dir_all(world.path(&from)).unwrap();
+        std::fs::remove_dir_all(world.path(&to)).unwrap();
+    }
+    assert!(unfinished >= 5, "only {unfinished} were killed before their end");
+    // An import likewise.
+    world.sh("thread export >export.ndjson").quiet();
+    for moment in [2, 5, 8] {
+        new(&world, "to");
+        let import = || on(&world, "to", &["import"]).arg(world.path("export.ndjson"));
+        let mut child = import().spawn();
+        std::thread::sleep(whole * moment / 8);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let error = String::from_utf8_lossy(&import().output().stderr).into_owned();
+        assert!(error.starts_with("Note: ") || error.contains("is not empty"), "{error}");
+        assert!(tables(&world.path("to")) == expected, "after moment {moment}");
+        std::fs::remove_dir_all(world.path("to")).unwrap();
+    }
 }

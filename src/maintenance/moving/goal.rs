@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::model::closed::Closed;
 use crate::model::rows::{TABLES, Table, Tallies, Tally, Value, Values};
 use crate::queue::Queue;
+use crate::run::control;
 use crate::store::{Rewrite, Store};
 
 pub struct Goal<'q> {
@@ -105,11 +106,14 @@ impl<'q> Goal<'q> {
     /// Opens it to everybody. Returns why the JSONL log is behind, if it is.
     pub fn open(self) -> Result<Option<Error>> {
         let state = importing(&self.origin, self.events);
+        // Before it is open: if this is interrupted, it is repeated.
+        let log_behind = self.queue.publish(&mut |_| {});
         self.queue.store.rewrite(&mut |rewrite| {
             must_be(rewrite, &state)?;
             rewrite.set_closed(None)
         })?;
-        Ok(self.queue.publish(&mut |_| {}))
+        control::notify_supervisors(self.queue);
+        Ok(log_behind)
     }
 }
 

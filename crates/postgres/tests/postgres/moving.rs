@@ -1,8 +1,10 @@
 //! Threads that are moved from a directory to a server, and back.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use thread_testkit::everything::{fill, insert_as_others_may, tables};
+use thread_testkit::long;
 use thread_testkit::postgres::server;
 
 use crate::machine::Machine;
@@ -84,6 +86,50 @@ fn a_thread_is_the_same_on_another_server_and_back() {
     machine.ok(&["clone", &dir, &other]);
     assert_eq!(export(&machine, &other), export(&machine, &location));
     log_is_exact(&machine, &machine.path("dir"));
+}
+
+#[test]
+fn a_long_thread_is_the_same_there_and_back_though_both_are_killed_at_ten_moments() {
+    let Some(server) = server() else { return };
+    let events = if long() { 1_000_000 } else { 12_000 };
+    let location = server.location_of("long", "inbox");
+    let machine = with_everything(&location);
+    let path = |name: &str| machine.path(name).display().to_string();
+    let line = |n: u32| {
+        let key = if n % 10 == 0 { format!(r#","idempotency_key":"k{n}""#) } else { String::new() };
+        format!(r#"{{"source":"self","type":"record","content":"event {n}","metadata":{{"n":{n}}}{key}}}"#)
+            + "\n"
+    };
+    let lines: String = (0..events).map(line).collect();
+    machine.thread(&["push", "-t", &path("inbox"), "--batch"]).stdin(lines).ends_with(0);
+    let began = Instant::now();
+    machine.ok(&["clone", &path("inbox"), &server.location_of("long", "whole")]);
+    let there = began.elapsed();
+    let began = Instant::now();
+    machine.ok(&["clone", &server.location_of("long", "whole"), &path("whole")]);
+    let back = began.elapsed();
+    eprintln!("{events} events: there in {there:.1?}, back in {back:.1?}");
+    let expected = tables(&machine.path("inbox"));
+    assert!(tables(&machine.path("whole")) == expected);
+    log_is_exact(&machine, &machine.path("whole"));
+    // Each is killed at later and later moments.
+    let until_done = |from: &str, to: &str, whole: Duration| {
+        for moment in 1..=10 {
+            let mut child = machine.command(&["clone", from, to, "--move"]).spawn().unwrap();
+            std::thread::sleep(whole * moment / 20);
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        machine.run(&["clone", from, to, "--move"]);
+        let error = machine.fails(1, &["push", "-t", from, "x"]);
+        assert!(error.contains(&format!("this thread was moved to {to}")), "{error}");
+    };
+    until_done(&path("inbox"), &location, there);
+    assert_eq!(export(&machine, &location), export(&machine, &path("whole")));
+    until_done(&location, &path("back"), back);
+    assert!(tables(&machine.path("back")) == expected);
+    log_is_exact(&machine, &machine.path("back"));
+    machine.ok(&["push", "-t", &path("back"), "x"]);
 }
 
 #[test]
