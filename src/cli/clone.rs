@@ -52,8 +52,10 @@ impl Clone {
             return usage("clone takes no --thread", "give both locations: `thread clone <from> <to>`");
         }
         let mut from = Queue::open(&self.from)?;
-        let to = match locations::create(&absolute_location(&self.to)?, NewThread::default()) {
-            Err(Error::AlreadyAThread(_)) => absolute_location(&self.to)?,
+        let to = absolute_location(&self.to)?;
+        moving::refuse_inside(&from, &to)?;
+        let to = match locations::create(&to, NewThread::default()) {
+            Err(Error::AlreadyAThread(_)) => to,
             made => made?,
         };
         let mut to = Queue::open(&to)?;

@@ -187,7 +187,7 @@ fn refuse_occupied(location: &Path) -> Result<()> {
 }
 
 /// Returns an error if `location` is inside the thread, whose directory must contain only its own files.
-fn refuse_inside(thread: &Path, location: &Path) -> Result<()> {
+pub(super) fn refuse_inside(thread: &Path, location: &Path) -> Result<()> {
     let thread = thread.canonicalize().at("find", thread)?;
     let above = location.ancestors().skip(1).find_map(|above| above.canonicalize().ok());
     match above {

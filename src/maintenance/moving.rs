@@ -13,8 +13,11 @@ pub use self::copy::{Copied, Step, copy};
 pub use self::export::export;
 pub use self::import::{Imported, import};
 
+use super::backup;
 use crate::error::Result;
+use crate::model::location::Location;
 use crate::model::rows::{TABLES, Table, Value, Values};
+use crate::queue::Queue;
 use crate::store::Store;
 
 /// The rows of a piece, at most.
@@ -42,6 +45,34 @@ fn read_table(
 /// Passes the events after this id to `take`.
 fn read_events(store: &mut dyn Store, after: i64, take: &mut Take<'_>) -> Result<()> {
     read_table(store, Table::events(), Some(vec![Value::Number(after)]), take)
+}
+
+/// Passes the events after this id to `take`, but not those that are stored as quickly as they are read: twice, those that
+/// were there when it began.
+fn read_most_events(store: &mut dyn Store, after: i64, take: &mut Take<'_>) -> Result<()> {
+    let mut after = after;
+    for _ in 0..2 {
+        let newest = store.newest()?;
+        while after < newest {
+            let rows = store.read_rows(Table::events(), Some(&[Value::Number(after)]), PIECE_ROWS)?;
+            let Some(last) = rows.last() else { break };
+            after = last[0].number();
+            take(Table::events(), rows)?;
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a location inside the thread, whose directory must contain only its own files.
+///
+/// # Errors
+///
+/// [`Error::InsideThread`](crate::Error::InsideThread).
+pub fn refuse_inside(from: &Queue, to: &Location) -> Result<()> {
+    match (from.location().dir(), to.dir()) {
+        (Some(from), Some(to)) => backup::refuse_inside(from, to),
+        _ => Ok(()),
+    }
 }
 
 /// Passes all rows but the events to `take`.

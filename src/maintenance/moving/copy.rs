@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::goal::Goal;
 use super::import::{EXAMPLES, to_pause};
-use super::{read_events, read_rest};
+use super::{read_events, read_most_events, read_rest};
 use crate::error::{Error, Result};
 use crate::files::lock::Lock;
 use crate::files::log::log;
@@ -131,7 +131,7 @@ impl Copying<'_> {
             return Err(Error::NotEmpty(there.as_str().into()));
         }
         let step = &mut *self.step;
-        read_events(&mut *self.from.store, goal.last, &mut |_, rows| {
+        read_most_events(&mut *self.from.store, goal.last, &mut |_, rows| {
             goal.put_events(&rows)?;
             step(Step::Stored(rows.len() as u64));
             Ok(())
@@ -184,7 +184,7 @@ impl Copying<'_> {
             step(Step::Checked(rows.len() as u64));
             Ok(())
         };
-        read_events(&mut *self.from.store, 0, &mut look)?;
+        read_most_events(&mut *self.from.store, 0, &mut look)?;
         read_rest(&mut *self.from.store, &mut look)?;
         if count == 0 { Ok(()) } else { Err(Error::Unstorable { count, examples }) }
     }

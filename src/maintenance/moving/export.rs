@@ -7,7 +7,7 @@ use std::path::Path;
 
 use chrono::Utc;
 
-use super::{read_events, read_rest};
+use super::{read_events, read_most_events, read_rest};
 use crate::error::{Error, IoContext, Result};
 use crate::files::Files;
 use crate::model::closed::Closed;
@@ -41,7 +41,7 @@ pub fn export(queue: &mut Queue, out: &mut dyn Write) -> Result<Tallies> {
         }
         Ok(())
     };
-    read_events(&mut *queue.store, 0, &mut |table, rows| write(out, table, rows))?;
+    read_most_events(&mut *queue.store, 0, &mut |table, rows| write(out, table, rows))?;
     // Whoever reads the export may be slow, and what was stored at one moment is to be read at once.
     let mut spool = Spool { files: queue.files.clone(), memory: Vec::new(), file: None };
     queue.store.in_snapshot(&mut |store| {

@@ -229,7 +229,7 @@ fn read_value(column: &Column, text: Option<&str>) -> Result<Value, String> {
 
 fn of_hex(name: &str, hex: &str) -> Result<Value, String> {
     let wrong = || format!("has a wrong '{name}': it is not in hexadecimal digits");
-    if hex.len() % 2 != 0 || !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+    if !hex.len().is_multiple_of(2) || !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Err(wrong());
     }
     let pairs = (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16));
@@ -237,5 +237,68 @@ fn of_hex(name: &str, hex: &str) -> Result<Value, String> {
     match std::str::from_utf8(&bytes) {
         Ok(_) => Err(format!("has a wrong '{name}': it is text, written in hexadecimal digits")),
         Err(_) => Ok(Value::Bytes(bytes)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::model::rows::TABLES;
+
+    fn value(column: &Column) -> BoxedStrategy<Value> {
+        let text = prop_oneof![
+            "\\PC*",
+            ".*",
+            Just("{\"a\":1}".to_owned()),
+            Just("{\n}".to_owned()),
+            Just("[\"ff\"]".to_owned())
+        ];
+        let some = match column.is {
+            Is::Number => any::<i64>().prop_map(Value::Number).boxed(),
+            Is::Flag => (0..2_i64).prop_map(Value::Number).boxed(),
+            Is::Text | Is::Json | Is::Bytes => prop_oneof![
+                4 => text.prop_map(Value::Text),
+                1 => prop::collection::vec(any::<u8>(), 0..9).prop_map(|bytes| Value::of_bytes(&bytes)),
+            ]
+            .boxed(),
+        };
+        if column.may_be_null { prop_oneof![Just(Value::Null), some].boxed() } else { some }
+    }
+
+    fn row() -> impl Strategy<Value = (&'static Table, Values)> {
+        (0..TABLES.len()).prop_flat_map(|index| {
+            let table = &TABLES[index];
+            let values: Vec<_> = table.columns.iter().map(value).collect();
+            values.prop_map(move |row| (table, row))
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back((table, row) in row()) {
+            let mut text = Vec::new();
+            write(table, &row, &mut text);
+            prop_assert_eq!(memchr::memchr_iter(b'\n', &text).count(), 1);
+            let read = parse(text.strip_suffix(b"\n").unwrap());
+            prop_assert_eq!(read, Ok(Line::Row(table, row)));
+        }
+
+        #[test]
+        fn nothing_makes_it_panic(text in ".*", bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            drop(parse(text.as_bytes()));
+            drop(parse(&bytes));
+            drop(parse(format!("{{\"kind\":\"event\",\"id\":{text}}}").as_bytes()));
+        }
+    }
+
+    #[test]
+    fn header_and_end_are_read_back() {
+        let header = header("1-a", "2026-03-18T10:30:00.123Z");
+        assert_eq!(parse(header.trim_end().as_bytes()), Ok(Line::Header { id: "1-a".into() }));
+        let mut tallies = Tallies::default();
+        tallies.add(&TABLES[1], &[Value::Number(1), Value::Number(2)]);
+        assert_eq!(parse(end(&tallies).trim_end().as_bytes()), Ok(Line::End(tallies)));
     }
 }

@@ -96,7 +96,7 @@ fn a_long_thread_is_the_same_there_and_back_though_both_are_killed_at_ten_moment
     let machine = with_everything(&location);
     let path = |name: &str| machine.path(name).display().to_string();
     let line = |n: u32| {
-        let key = if n % 10 == 0 { format!(r#","idempotency_key":"k{n}""#) } else { String::new() };
+        let key = if n.is_multiple_of(10) { format!(r#","idempotency_key":"k{n}""#) } else { String::new() };
         format!(r#"{{"source":"self","type":"record","content":"event {n}","metadata":{{"n":{n}}}{key}}}"#)
             + "\n"
     };
