@@ -1,7 +1,7 @@
 //! The rows of a thread, as they are moved to another one.
 //!
 //! [`TABLES`] lists every kind of row that a thread has, whichever store keeps it: to add a kind, add it there. The
-//! stores read and write rows by that list, an export is one line of JSON for each row ([`line`]), and two threads are
+//! stores read and write rows by that list, an export is one line of JSON for each row ([`mod@line`]), and two threads are
 //! compared by the number of rows and a digest of each kind ([`Tallies`]).
 //!
 //! What belongs to a machine or to a moment is not moved: claims, runs under way, leases, how far filters were evaluated.

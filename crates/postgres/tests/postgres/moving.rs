@@ -1,11 +1,16 @@
 //! Threads that are moved from a directory to a server, and back.
 
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use thread_testkit::everything::{fill, insert_as_others_may, tables};
-use thread_testkit::long;
 use thread_testkit::postgres::server;
+use thread_testkit::{long, wait_until};
 
 use crate::machine::Machine;
 
@@ -63,9 +68,7 @@ fn a_thread_is_the_same_there_and_back() {
     assert_eq!(machine.ok(&["push", "--in", "1h", "x"]), "s4\n");
     machine.ok(&["resume", "in-order"]);
     machine.ok(&["dispatch"]);
-    thread_testkit::wait_until("the handler", || {
-        machine.ok(&["info", "in-order"]).contains("last_acked_id: 31")
-    });
+    wait_until("the handler", || machine.ok(&["info", "in-order"]).contains("last_acked_id: 31"));
     // And through a pipe, by one program into the other.
     let piped = server.location_of("there", "piped");
     machine.ok(&["init", &piped]);
@@ -205,4 +208,61 @@ fn a_thread_that_was_moved_says_where_it_is() {
     assert_eq!(machine.ok(&["peek", "--tail", "1"]).lines().count(), 1);
     assert!(machine.ok(&["info"]).contains(&format!("\nMoved to: {back}\n")));
     assert!(machine.ok(&["doctor"]).contains(&format!("warning: this thread was moved to {back}")));
+}
+
+#[test]
+fn what_a_push_was_told_is_stored_is_where_the_thread_was_moved_to() {
+    let Some(server) = server() else { return };
+    let location = server.location_of("pushed", "inbox");
+    let mut machine = Machine::new(&location);
+    machine.ok(&["init", &location]);
+    let dir = machine.path("dir").display().to_string();
+    machine.ok(&["subscribe", "bot", "cat >>seen", "--deliver", "stdin", "--batch-size", "3"]);
+    machine.start_worker(&[]);
+    // There, back to another thread on the server, and while the worker runs handlers.
+    let other = server.location_of("pushed", "other");
+    let mut all = BTreeSet::new();
+    for (from, to) in [(&location, &dir), (&dir, &other)] {
+        let (is_over, stored) = (AtomicBool::new(false), Mutex::new(BTreeSet::new()));
+        std::thread::scope(|scope| {
+            for pusher in 0..3 {
+                let (machine, is_over, stored) = (&machine, &is_over, &stored);
+                scope.spawn(move || {
+                    for n in 0.. {
+                        let content = format!("{from} {pusher} {n}");
+                        let output = machine.run(&["push", "-t", from, "--source", "self", &content]);
+                        let error = String::from_utf8_lossy(&output.stderr);
+                        match output.status.code() {
+                            Some(0) => drop(stored.lock().unwrap().insert(content)),
+                            Some(1) if error.contains(&format!("this thread was moved to {to}")) => {
+                                if is_over.load(Ordering::SeqCst) {
+                                    return;
+                                }
+                            }
+                            code => panic!("{code:?}: {error}"),
+                        }
+                    }
+                });
+            }
+            wait_until("some events", || stored.lock().unwrap().len() > 30);
+            let cloned = machine.run(&["clone", from, to, "--move"]);
+            is_over.store(true, Ordering::SeqCst);
+            assert!(cloned.status.success(), "{cloned:?}");
+        });
+        all.append(&mut stored.into_inner().unwrap());
+        let events = machine.ok(&["peek", "-t", to, "--last-event-id", "0", "--limit", "100000"]);
+        let events = events.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let there: BTreeSet<String> =
+            events.map(|event| event["content"].as_str().unwrap().to_owned()).collect();
+        assert_eq!(there, all);
+    }
+    // Its handler goes on where it was: each event once.
+    machine.ok(&["resume", "-t", &other, "bot"]);
+    machine.ok(&["dispatch", "-t", &other]);
+    let is_done = || machine.ok(&["info", "-t", &other]).contains("pending: 0");
+    wait_until("the handler", is_done);
+    wait_until("all to be written", || {
+        let seen = std::fs::read_to_string(machine.path("seen")).unwrap();
+        seen.lines().count() == all.len()
+    });
 }
