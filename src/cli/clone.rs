@@ -64,7 +64,6 @@ impl Clone {
         }
         let mut progress = Progress::of("copying events", None);
         let copied = moving::copy(&mut from, &mut to, self.is_move, &mut |step| match step {
-            Step::Checked(_) => {}
             Step::Stored(events) => progress.advance(events),
             Step::Paused([]) => {}
             Step::Paused(all) => output::note(format_args!("paused in {}: {}", self.from, names(all))),

@@ -30,8 +30,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// What is being done.
 #[derive(Debug)]
 pub enum Step<'s> {
-    /// So many rows were checked.
-    Checked(u64),
     /// So many events were stored.
     Stored(u64),
     /// These consumers of the source are paused now, and were not before.
@@ -171,7 +169,6 @@ impl Copying<'_> {
     fn refuse_unstorable(&mut self, to: &Queue) -> Result<()> {
         let Some(refusal) = to.store.refusal() else { return Ok(()) };
         let (mut count, mut examples) = (0, Vec::new());
-        let step = &mut *self.step;
         let mut look = |table: &'static Table, rows: Vec<Values>| {
             for row in &rows {
                 if let Some(why) = refusal(table, row) {
@@ -181,7 +178,6 @@ impl Copying<'_> {
                     }
                 }
             }
-            step(Step::Checked(rows.len() as u64));
             Ok(())
         };
         read_most_events(&mut *self.from.store, 0, &mut look)?;
