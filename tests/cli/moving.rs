@@ -391,6 +391,24 @@ fn a_thread_that_was_moved_can_only_be_read() {
     assert_eq!(on(&world, "copy", &["push", "x"]).quiet(), "31\n");
 }
 
+#[test]
+fn a_thread_without_events_is_moved_once() {
+    let world = World::with_thread();
+    world.thread(["subscribe", "bot", "cat", "--deliver", "stdin"]).quiet();
+    clone(&world, "inbox", "new", &["--move"]).ends_with(0);
+    assert_eq!(tables(&world.path("new")), tables(&world.inbox()));
+    on(&world, "new", &["resume", "bot"]).quiet();
+    let error = clone(&world, "inbox", "new", &["--move"]).fails(1);
+    assert!(error.contains("this thread was moved to"), "{error}");
+    world.thread(["push", "x"]).fails(1);
+    // The new place was removed before anything was stored there: it can be moved again.
+    let world = World::with_thread();
+    clone(&world, "inbox", "new", &["--move"]).ends_with(0);
+    std::fs::remove_dir_all(world.path("new")).unwrap();
+    clone(&world, "inbox", "new", &["--move"]).ends_with(0);
+    assert_eq!(on(&world, "new", &["push", "x"]).quiet(), "1\n");
+}
+
 /// How often a schedule makes an event meanwhile.
 const TICK: [&str; 6] = ["schedule", "add", "tick", "--every", "50ms", "tick"];
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::goal::Goal;
+use super::goal::{Goal, is_empty};
 use super::import::{EXAMPLES, to_pause};
 use super::{read_events, read_most_events, read_rest};
 use crate::error::{Error, Result};
@@ -66,7 +66,7 @@ pub fn copy(
         true => Some(Lock::take(&from.files, LOCK, LOCK_TIMEOUT)?),
         false => None,
     };
-    let is_used = to.store.closed()?.is_none() && to.store.newest()? > 0;
+    let is_used = to.store.closed()?.is_none() && !is_empty(&mut *to.store)?;
     match from.store.closed()? {
         Some(Closed::Moved { to: there }) if is_move && (is_used || there != text(to)) => {
             return Err(Error::MovedTo(there));

@@ -129,7 +129,8 @@ fn must_be(rewrite: &mut dyn Rewrite, state: &Closed) -> Result<()> {
     }
 }
 
-fn is_empty(store: &mut dyn Store) -> Result<bool> {
+/// Whether there is nothing in a thread, and never was an event.
+pub fn is_empty(store: &mut dyn Store) -> Result<bool> {
     for table in TABLES {
         let rows = store.read_rows(table, None, PIECE_ROWS)?;
         if rows.iter().any(|row| table.kind != "thread" || row.iter().any(|n| *n != Value::Number(0))) {
