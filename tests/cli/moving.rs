@@ -392,6 +392,32 @@ fn a_thread_that_was_moved_can_only_be_read() {
 }
 
 #[test]
+fn if_the_rest_cannot_be_copied_the_source_is_open_again() {
+    let world = with_everything();
+    new(&world, "new");
+    let sql = |sql: &str| {
+        let db = rusqlite::Connection::open(world.path("new/events.db")).unwrap();
+        db.execute_batch(sql).unwrap();
+    };
+    sql("CREATE TRIGGER broken BEFORE INSERT ON consumer_progress BEGIN SELECT raise(ABORT, 'broken'); END");
+    let (_, error) = clone(&world, "inbox", "new", &["--move"]).ends_with(1);
+    assert!(error.contains("Note: paused in") && error.contains("broken"), "{error}");
+    assert_eq!(world.thread(["push", "x"]).ok(), "31\n");
+    assert!(!world.thread(["info"]).quiet().contains("Moved to"));
+    let error = on(&world, "new", &["push", "x"]).fails(1);
+    assert!(error.contains("an import into this thread is not complete"), "{error}");
+    // Another thread is refused meanwhile, and the same command goes on.
+    world.sh("cp -R inbox other").quiet();
+    let error = clone(&world, "other", "new", &["--move"]).fails(1);
+    assert!(error.contains("an import into this thread is not complete"), "{error}");
+    on(&world, "other", &["push", "x"]).ok();
+    sql("DROP TRIGGER broken");
+    clone(&world, "inbox", "new", &["--move"]).ends_with(0);
+    assert_eq!(tables(&world.path("new")), tables(&world.inbox()));
+    assert_eq!(on(&world, "new", &["push", "x"]).quiet(), "32\n");
+}
+
+#[test]
 fn a_thread_without_events_is_moved_once() {
     let world = World::with_thread();
     world.thread(["subscribe", "bot", "cat", "--deliver", "stdin"]).quiet();
