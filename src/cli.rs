@@ -11,6 +11,7 @@ mod background;
 mod backup;
 mod batch;
 mod claim;
+mod clone;
 mod completions;
 mod config;
 mod consumer;
@@ -19,9 +20,11 @@ mod dispatch;
 mod doctor;
 mod environment;
 mod event;
+mod export;
 mod external;
 mod globals;
 mod guide;
+mod import;
 mod info;
 mod init;
 mod logs;
@@ -202,6 +205,9 @@ commands! {
     Prune in prune,
     Config in config,
     Backup in backup,
+    Export in export,
+    Import in import,
+    Clone in clone,
     Doctor in doctor,
     Completions in completions,
     Man in man,
@@ -213,6 +219,11 @@ impl Command {
     fn hand_over(&self, globals: &Globals, args: &[OsString]) -> Result<()> {
         let location = match self {
             Command::Init(init) => Some(&init.path),
+            // One program has to know both.
+            Command::Clone(clone) => {
+                external::hand_over(&clone.from, args)?;
+                return external::hand_over(&clone.to, args);
+            }
             Command::Ls(ls) => ls.place(),
             Command::Info(info) => info.root.root.as_ref(),
             Command::Prune(prune) => prune.root.root.as_ref(),

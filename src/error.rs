@@ -9,6 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use self::code::Code;
+use crate::model::closed::Closed;
 use crate::model::due::ScheduledId;
 use crate::model::event::InvalidEvent;
 use crate::model::filter::FilterError;
@@ -46,6 +47,21 @@ pub enum Error {
     /// The thread that was opened is no longer there.
     #[error("{0} was moved or removed")]
     Moved(Location),
+    /// The thread was moved to this location. It can only be read.
+    #[error("this thread was moved to {0}, and can only be read")]
+    MovedTo(String),
+    /// An import into the thread is not complete. It can only be read.
+    #[error("an import into this thread is not complete, and it can only be read")]
+    ImportUnfinished,
+    /// A line of an export, counted from 1. Nothing was stored.
+    #[error("line {line} of the export {problem}")]
+    InvalidExport { line: u64, problem: String },
+    /// Rows that the thread to which they are moved cannot store; the first ones, each with the reason.
+    #[error("{count} of the rows cannot be stored there: {}", .examples.join("; "))]
+    Unstorable { count: u64, examples: Vec<String> },
+    /// Rows are imported only into an empty thread.
+    #[error("{0} is not empty; nothing was changed")]
+    NotEmpty(Location),
     /// Only the owner of a thread may start or stop its handlers.
     #[error("{0} belongs to another user")]
     NotOwner(Location),
@@ -165,6 +181,11 @@ impl Error {
             Error::NoWal { .. } => Code::WalUnsupported,
             Error::PathTooLong { .. } => Code::PathTooLong,
             Error::Moved(_) => Code::ThreadMoved,
+            Error::MovedTo(_) => Code::MovedTo,
+            Error::ImportUnfinished => Code::ImportUnfinished,
+            Error::InvalidExport { .. } => Code::ExportInvalid,
+            Error::Unstorable { .. } => Code::Unstorable,
+            Error::NotEmpty(_) => Code::DestinationInvalid,
             Error::NotOwner(_) => Code::NotOwner,
             Error::UnknownScheme(_) => Code::UnknownScheme,
             Error::OnlyInDirectory(_) => Code::OnlyInDirectory,
@@ -210,6 +231,15 @@ impl Error {
                 !matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
             }
             _ => false,
+        }
+    }
+}
+
+impl From<Closed> for Error {
+    fn from(closed: Closed) -> Error {
+        match closed {
+            Closed::Moved { to } => Error::MovedTo(to),
+            Closed::Importing { .. } => Error::ImportUnfinished,
         }
     }
 }

@@ -109,6 +109,15 @@ pub fn hint(error: &Error) -> String {
         Error::NoWal { .. } => "keep the thread on a local file system",
         Error::PathTooLong { .. } => "choose a shorter path; nothing was made or changed",
         Error::Moved(_) => "run the command again with its new path",
+        Error::MovedTo(to) => return format!("use it there: --thread '{to}', or THREAD_DIR"),
+        Error::ImportUnfinished => {
+            "complete it with the same `thread import` or `thread clone`, or delete this thread and begin again"
+        }
+        Error::InvalidExport { .. } => {
+            "export it again with `thread export`; a file whose end is missing was cut off; nothing was stored"
+        }
+        Error::Unstorable { .. } => "leave it where it is, or export it and change these rows; nothing was stored",
+        Error::NotEmpty(_) => "name a new thread",
         Error::NotOwner(_) => "run this as that user: only the owner may start and stop handlers",
         Error::UnknownScheme(scheme) => {
             return format!("install the program thread-{scheme}, or name the thread's directory");

@@ -1,8 +1,9 @@
-//! Maintenance of a thread: checking and repairing it, backing it up, deleting old events, and reporting the state
+//! Maintenance of a thread: checking and repairing it, backing it up, moving it, deleting old events, and reporting the state
 //! of its consumers.
 
 pub mod backup;
 pub mod below;
 pub mod doctor;
+pub mod moving;
 pub mod prune;
 pub mod report;

@@ -5,6 +5,7 @@
 
 pub mod answer;
 pub mod backend;
+pub mod closed;
 pub mod config;
 pub mod due;
 pub mod duration;
@@ -16,6 +17,7 @@ pub mod key;
 pub mod ledger;
 pub mod location;
 pub mod position;
+pub mod rows;
 pub mod run;
 pub mod schedule;
 pub mod scheduled;

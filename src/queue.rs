@@ -25,6 +25,7 @@ use crate::files::log::{Level, log};
 use crate::files::rotation;
 use crate::files::watch::{LOOK_EVERY, Watcher};
 use crate::files::{COMMIT, Files, HANDLER_LOGS};
+use crate::model::closed::Closed;
 use crate::model::event::{CappedRow, Event, Row};
 use crate::model::filter::Filter;
 use crate::model::location::Location;
@@ -146,6 +147,11 @@ impl Queue {
 
     pub fn files(&self) -> &Files {
         &self.files
+    }
+
+    /// Why nothing can be written to the thread, if that is so.
+    pub fn closed(&mut self) -> Result<Option<Closed>> {
+        self.store.closed()
     }
 
     /// The underlying store, for tests of the parts below this one.

@@ -4,6 +4,7 @@
 //! and every write in an immediate transaction. The WAL is kept small. This module knows nothing of the
 //! thread's other files.
 
+mod closed;
 mod config;
 mod consumers;
 mod dead_letters;
@@ -14,6 +15,7 @@ mod ledger;
 pub mod maintenance;
 mod migrate;
 mod prune;
+mod rows;
 mod runs;
 mod scan;
 mod scheduled;
@@ -33,9 +35,11 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 
 use self::error::{Doing, Failed, commit};
 use crate::error::{DatabaseErrorKind, Error, Result, database};
+use crate::model::closed::Closed;
 use crate::model::event::{CappedRow, NewEvent};
 use crate::model::filter::Filter;
 use crate::model::ledger::Ledger;
+use crate::model::rows::{Table, Value, Values};
 use crate::model::run::Run;
 use crate::model::schedule::Schedule;
 use crate::model::scheduled::{NextDue, ScheduledEvent, ScheduledId, Which};
@@ -43,8 +47,8 @@ use crate::model::step::Step;
 use crate::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
 use crate::model::time::Time;
 use crate::store::{
-    Appended, FilterFailure, Move, Moved, PruneRange, PruneStep, Put, RunUpdate, Scan, ScanRange, StepChange,
-    StepsOf, Store,
+    Appended, FilterFailure, Move, Moved, PruneRange, PruneStep, Put, Rewrite, RunUpdate, Scan, ScanRange,
+    StepChange, StepsOf, Store,
 };
 
 /// How long an operation waits for other writers before it fails, unless the store was opened otherwise.
@@ -138,7 +142,11 @@ impl Sqlite {
     /// Begins a write transaction.
     fn write(&mut self, doing: &'static str) -> Result<rusqlite::Transaction<'_>> {
         self.must_be_writable(doing)?;
-        self.conn.transaction_with_behavior(TransactionBehavior::Immediate).doing(doing)
+        let transaction = self.conn.transaction_with_behavior(TransactionBehavior::Immediate).doing(doing)?;
+        match closed::load(&transaction).doing(doing)? {
+            Some(closed) => Err(closed.into()),
+            None => Ok(transaction),
+        }
     }
 
     /// Runs `work` in a write transaction, which is rolled back if it fails.
@@ -289,8 +297,8 @@ impl Store for Sqlite {
 
     fn remember_scan(&mut self, seen: &Subscription, upto: i64, failures: &[FilterFailure]) -> Result<usize> {
         let doing = "remembering how far a filter was evaluated";
-        // A read-only process cannot record it and evaluates the filter again next time.
-        if self.conn.is_readonly("main").doing(doing)? {
+        // It cannot be recorded then, and the filter is evaluated again next time.
+        if self.conn.is_readonly("main").doing(doing)? || closed::load(&self.conn).doing(doing)?.is_some() {
             return Ok(failures.len());
         }
         self.without_sync(|store| {
@@ -383,6 +391,31 @@ impl Store for Sqlite {
             .prepare_cached("PRAGMA data_version")
             .and_then(|mut s| s.query_row([], |row| row.get(0)))
             .doing("asking for changes")
+    }
+
+    fn closed(&mut self) -> Result<Option<Closed>> {
+        closed::load(&self.conn).doing("opening the thread")
+    }
+
+    fn read_rows(
+        &mut self,
+        table: &'static Table,
+        after: Option<&[Value]>,
+        most: usize,
+    ) -> Result<Vec<Values>> {
+        rows::read(&self.conn, table, after, most).doing("reading rows")
+    }
+
+    fn in_snapshot(&mut self, work: &mut dyn FnMut(&mut dyn Store) -> Result<()>) -> Result<()> {
+        let doing = "reading rows";
+        self.conn.execute_batch("BEGIN").doing(doing)?;
+        let worked = work(self);
+        self.conn.execute_batch("COMMIT").doing(doing)?;
+        worked
+    }
+
+    fn rewrite(&mut self, work: &mut dyn FnMut(&mut dyn Rewrite) -> Result<()>) -> Result<()> {
+        rows::rewrite(self, work)
     }
 
     fn tidy(&mut self) -> Result<()> {

@@ -18,9 +18,11 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::files;
+use crate::model::closed::Closed;
 use crate::model::event::{CappedRow, NewEvent, Row};
 use crate::model::filter::Filter;
 use crate::model::ledger::{Ledger, LedgerChange};
+use crate::model::rows::{Table, Value, Values};
 use crate::model::run::{Exit, ProcessId, Run, RunState, StopRequest};
 use crate::model::schedule::Schedule;
 use crate::model::scheduled::{NextDue, ScheduledEvent, ScheduledId, Which};
@@ -309,6 +311,23 @@ impl std::ops::AddAssign for Pruned {
     }
 }
 
+/// Writes rows as they are, in a transaction that excludes all other changes of the thread, and that a closed thread
+/// allows too.
+pub trait Rewrite {
+    fn closed(&mut self) -> Result<Option<Closed>>;
+
+    /// Closes the thread, or opens it again.
+    fn set_closed(&mut self, closed: Option<&Closed>) -> Result<()>;
+
+    fn put(&mut self, table: &'static Table, rows: &[Values]) -> Result<()>;
+
+    /// Deletes all rows of a table.
+    fn clear(&mut self, table: &'static Table) -> Result<()>;
+}
+
+/// Says why a row cannot be stored; completes "event 3 …".
+pub type Refusal = fn(&'static Table, &[Value]) -> Option<String>;
+
 pub trait Store: Send {
     /// Stores what `feed` puts, in one transaction: all or nothing. When this returns, the events
     /// survive a power cut.
@@ -450,6 +469,11 @@ pub trait Store: Send {
     /// many.
     fn discard_dead_letters(&mut self, consumer: &ConsumerId, events: Option<&[i64]>) -> Result<usize>;
 
+    /// Makes room for steps, where the first one does so in a transaction of its own.
+    fn prepare_steps(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Whether any step was ever stored; if not, that is known without a question.
     fn has_steps(&mut self) -> Result<bool>;
 
@@ -550,6 +574,42 @@ pub trait Store: Send {
     /// Notifies waiters on other machines. A hint that may be lost: they also look once a second.
     fn announce(&mut self, _what: Notice) {}
 
+    /// Why nothing can be written, if that is so: all other methods that write then fail, with
+    /// [`MovedTo`](crate::Error::MovedTo) or [`ImportUnfinished`](crate::Error::ImportUnfinished).
+    fn closed(&mut self) -> Result<Option<Closed>> {
+        Ok(None)
+    }
+
+    /// The rows of a table after the one with this key, in the order of their keys, without what is not moved: at most
+    /// `most`, fewer if they are long, and none only at the end.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Other`]: threads of this kind cannot be moved.
+    fn read_rows(
+        &mut self,
+        _table: &'static Table,
+        _after: Option<&[Value]>,
+        _most: usize,
+    ) -> Result<Vec<Values>> {
+        Err(cannot_be_moved())
+    }
+
+    /// Calls `work` with this store, which then reads what was stored at one moment.
+    fn in_snapshot(&mut self, _work: &mut dyn FnMut(&mut dyn Store) -> Result<()>) -> Result<()> {
+        Err(cannot_be_moved())
+    }
+
+    /// Changes rows as they are, in one transaction, as durable as [`Store::append`].
+    fn rewrite(&mut self, _work: &mut dyn FnMut(&mut dyn Rewrite) -> Result<()>) -> Result<()> {
+        Err(cannot_be_moved())
+    }
+
+    /// Which rows of other stores it cannot store; `None`: it can store all.
+    fn refusal(&self) -> Option<Refusal> {
+        None
+    }
+
     /// Called between the steps of a long operation.
     fn tidy(&mut self) -> Result<()> {
         Ok(())
@@ -572,4 +632,8 @@ pub trait Store: Send {
     fn copy_to(&mut self, _path: &Path) -> Result<()> {
         Err(Error::OnlyInDirectory("backup"))
     }
+}
+
+fn cannot_be_moved() -> Error {
+    Error::Other("threads of this kind cannot be moved".to_owned())
 }

@@ -57,7 +57,7 @@ impl Backup {
                 format_args!(
                     "a backup is made in a directory, not in a location that begins with {scheme}://"
                 ),
-                "name a directory; `thread peek` piped into `thread push --batch` copies events to another location",
+                "name a directory; `thread clone` copies the thread to another location",
             );
         }
         if let Some(root) = &self.root {

@@ -182,7 +182,10 @@ impl Info {
 fn headline(report: &Report) -> String {
     let (thread, events, consumers) = (plain(&report.thread), report.event_count, report.subscriptions.len());
     let scheduled = report.scheduled.as_ref().map(scheduled).unwrap_or_default();
-    format!("Thread: {thread}\nEvents: {events}\nSubscriptions: {consumers}\n{scheduled}")
+    let moved = report.moved_to.as_ref().map(|to| format!("Moved to: {}\n", plain(to)));
+    let unfinished = report.import_unfinished.then(|| format!("Note: {}\n", Error::ImportUnfinished));
+    let closed = moved.or(unfinished).unwrap_or_default();
+    format!("Thread: {thread}\nEvents: {events}\nSubscriptions: {consumers}\n{closed}{scheduled}")
 }
 
 fn scheduled(Scheduled { events, schedules, next_due_at, is_attended }: &Scheduled) -> String {

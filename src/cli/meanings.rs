@@ -27,6 +27,7 @@ const MEANINGS: &[(&[&str], &str)] = &[
     (&["purge", "clean", "gc", "trim", "truncate", "compact", "vacuum", "expire"], "thread prune"),
     (&["dump", "snapshot", "copy", "cp"], "thread backup <dir>"),
     (&["check", "verify", "fsck", "repair", "validate"], "thread doctor"),
+    (&["migrate", "transfer"], "thread clone <from> <to> --move"),
     (&["continue", "unpause"], "thread resume <consumer>"),
     (&["rename", "move", "mv"], "mv <thread> <new path>"),
     (&["delete", "remove", "rm", "drop", "destroy"], "rm -r <thread>"),

@@ -26,7 +26,6 @@ use crate::error::{Error, IoContext, Result};
 use crate::files::log::{Quoted, log};
 use crate::files::{self, Access, DB, Files};
 use crate::jsonl;
-use crate::model::run::{Phase, RunState, Task};
 use crate::model::time;
 use crate::queue::Queue;
 use crate::sqlite::{BUSY_LIMIT, Sqlite};
@@ -84,8 +83,10 @@ fn copy_to(queue: &mut Queue, draft: &Path, progress: &mut dyn FnMut(u64)) -> Re
     let mut store = Sqlite::open(&db)?;
     // Creates missing consumer rows; without its row, a consumer could not be paused.
     store.migrate()?;
-    for subscription in store.subscriptions()? {
-        store.update_run(&subscription, &RunUpdate::state(paused(&subscription.state)))?;
+    // Nothing can be written to the copy of a closed thread either, and nothing runs there.
+    let to_pause = if store.closed()?.is_none() { store.subscriptions()? } else { Vec::new() };
+    for subscription in to_pause {
+        store.update_run(&subscription, &RunUpdate::state(subscription.state.of_copy()))?;
     }
     let (count, newest) = (store.count(0, i64::MAX)?, store.newest()?);
     copy_sealed(&queue.files, &copy, &mut store)?;
@@ -186,7 +187,7 @@ fn refuse_occupied(location: &Path) -> Result<()> {
 }
 
 /// Returns an error if `location` is inside the thread, whose directory must contain only its own files.
-fn refuse_inside(thread: &Path, location: &Path) -> Result<()> {
+pub(super) fn refuse_inside(thread: &Path, location: &Path) -> Result<()> {
     let thread = thread.canonicalize().at("find", thread)?;
     let above = location.ancestors().skip(1).find_map(|above| above.canonicalize().ok());
     match above {
@@ -257,19 +258,6 @@ fn is_remains(path: &Path) -> bool {
     fs::read_dir(path).is_ok_and(|mut entries| {
         entries.all(|entry| entry.is_ok_and(|entry| entry.file_name().to_str().is_some_and(known)))
     })
-}
-
-/// The state of a consumer in the copy, where it is paused. Runs and waits of the original are not copied,
-/// and a run that was in progress there does not count as a failed attempt.
-fn paused(state: &RunState) -> RunState {
-    let idle = RunState { paused: true, ..state.idle() };
-    match state.phase {
-        Phase::Running if !matches!(state.task, Some(Task::DeadLetter(_))) => {
-            RunState { attempts: state.attempts.saturating_sub(1), ..idle }
-        }
-        Phase::Stalled => RunState { phase: Phase::Stalled, reason: state.reason.clone(), ..idle },
-        Phase::Idle | Phase::Waiting | Phase::Running => idle,
-    }
 }
 
 /// Copies the sealed JSONL files that do not go past the newest event of `store`, the copy's. More files may
@@ -351,16 +339,5 @@ mod tests {
         let mut store = Sqlite::open(&earlier).unwrap();
         copy_sealed(&queue.files, &empty, &mut store).unwrap();
         assert_eq!(jsonl::sealed(&empty).unwrap(), jsonl::sealed(&queue.files).unwrap()[..1]);
-    }
-
-    #[test]
-    fn a_run_under_way_costs_no_attempt() {
-        let state = |phase, task| RunState { phase, task, attempts: 3, ..RunState::default() };
-        let attempts = |phase, task| paused(&state(phase, task)).attempts;
-        assert_eq!(attempts(Phase::Running, Some(Task::Wake)), 2);
-        assert_eq!(attempts(Phase::Running, Some(Task::DeadLetter(1))), 3);
-        assert_eq!(attempts(Phase::Waiting, None), 3);
-        assert_eq!(paused(&state(Phase::Stalled, None)).phase, Phase::Stalled);
-        assert_eq!(paused(&state(Phase::Waiting, None)).phase, Phase::Idle);
     }
 }

@@ -14,6 +14,7 @@ mod programs;
 use crate::error::{Error, Result};
 use crate::files::Files;
 use crate::files::log::log;
+use crate::model::closed::Closed;
 use crate::model::location::Location;
 use crate::queue::Queue;
 use crate::run::Launcher;
@@ -91,6 +92,7 @@ pub fn examine(location: &Location, launcher: &Launcher, fix: bool) -> Result<Ve
     let Some(dir) = location.dir() else {
         let mut queue = Queue::open(location)?;
         let mut doctor = Doctor { fix, launcher, files: queue.files.clone(), findings: Vec::new() };
+        closed(&mut doctor, &mut queue);
         programs::check(&mut doctor, &mut queue);
         consumers::check(&mut doctor, &mut queue);
         return Ok(doctor.findings);
@@ -99,11 +101,26 @@ pub fn examine(location: &Location, launcher: &Launcher, fix: bool) -> Result<Ve
     let sound = layout::check(&mut doctor);
     if let Some(store) = database::check(&mut doctor, sound) {
         let mut queue = Queue::of(doctor.files.clone(), store);
+        closed(&mut doctor, &mut queue);
         jsonl::check(&mut doctor, &mut queue, sound);
         programs::check(&mut doctor, &mut queue);
         consumers::check(&mut doctor, &mut queue);
     }
     Ok(doctor.findings)
+}
+
+/// Reports that nothing can be written to the thread.
+fn closed(doctor: &mut Doctor<'_>, queue: &mut Queue) {
+    const CHECK: &str = "closed";
+    match queue.closed() {
+        Ok(None) => {}
+        Ok(Some(closed @ Closed::Moved { .. })) => {
+            let problem = Error::from(closed).to_string();
+            doctor.report(Finding::warning(CHECK, problem).advise("remove it once nobody reads it any more"));
+        }
+        Ok(Some(closed)) => doctor.report(Finding::failed(CHECK, closed.into())),
+        Err(e) => doctor.report(Finding::failed(CHECK, e)),
+    }
 }
 
 /// One examination.

@@ -18,6 +18,7 @@ pub use self::workers::{EventHandler, Kind, RunUnderWay, event_handlers};
 use crate::error::Result;
 use crate::files::{DB, Files, WAL};
 use crate::jsonl;
+use crate::model::closed::Closed;
 use crate::model::config::Retention;
 use crate::model::duration;
 use crate::model::run::{Deliver, Exit, Options, Phase, UNLIMITED};
@@ -106,6 +107,12 @@ fn attendance(queue: &Queue, subscription: &Subscription) -> Liveness {
 pub struct Report {
     /// The thread's path or URL.
     pub thread: String,
+    /// Where it was moved to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub moved_to: Option<String>,
+    /// An import into it is not complete.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub import_unfinished: bool,
     pub event_count: u64,
     /// The newest id ever assigned.
     pub last_event_id: i64,
@@ -132,6 +139,11 @@ impl Report {
         count: CountLimits,
         progress: &dyn Fn(u64) -> Box<dyn FnMut(u64)>,
     ) -> Result<Report> {
+        let (moved_to, import_unfinished) = match queue.closed()? {
+            Some(Closed::Moved { to }) => (Some(to), false),
+            Some(Closed::Importing { .. }) => (None, true),
+            None => (None, false),
+        };
         let range = EventRange::of(queue, u64::MAX)?;
         let limits = Limits { look_until: count.until, count, gapless: range.is_gapless() };
         let subscriptions = match only {
@@ -141,6 +153,8 @@ impl Report {
         let subscriptions =
             subscriptions.into_iter().map(|one| ConsumerStatus::of(queue, one, limits, progress));
         Ok(Report {
+            moved_to,
+            import_unfinished,
             subscriptions: subscriptions.collect::<Result<_>>()?,
             thread: queue.location().as_os_str().to_string_lossy().into_owned(),
             event_count: range.count,

@@ -180,6 +180,19 @@ impl RunState {
         }
     }
 
+    /// State in a copy of the thread, where the consumer is paused. Runs and waits are not copied, and a run that was in
+    /// progress does not count as a failed attempt.
+    pub fn of_copy(&self) -> RunState {
+        let idle = RunState { paused: true, ..self.idle() };
+        match self.phase {
+            Phase::Running if !matches!(self.task, Some(Task::DeadLetter(_))) => {
+                RunState { attempts: self.attempts.saturating_sub(1), ..idle }
+            }
+            Phase::Stalled => RunState { phase: Phase::Stalled, reason: self.reason.clone(), ..idle },
+            Phase::Idle | Phase::Waiting | Phase::Running => idle,
+        }
+    }
+
     /// Initial state of a subscription that replaces this one: a pause stays, and counters never decrease.
     pub fn replaced(&self) -> RunState {
         RunState {
@@ -459,5 +472,21 @@ pub fn fate(state: &RunState, options: &Options, attempts: u32, judged: bool) ->
             Fate::Stall(format!("out of attempts after {most} dead {letters} without a success"))
         }
         _ => Fate::Dead,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_under_way_costs_no_attempt_in_a_copy() {
+        let copy = |phase, task| RunState { phase, task, attempts: 3, ..RunState::default() }.of_copy();
+        assert_eq!(copy(Phase::Running, Some(Task::Wake)).attempts, 2);
+        assert_eq!(copy(Phase::Running, Some(Task::DeadLetter(1))).attempts, 3);
+        assert_eq!(copy(Phase::Waiting, None).attempts, 3);
+        assert_eq!(copy(Phase::Stalled, None).phase, Phase::Stalled);
+        assert_eq!(copy(Phase::Waiting, None).phase, Phase::Idle);
+        assert!(copy(Phase::Idle, None).paused);
     }
 }

@@ -61,7 +61,7 @@ impl Queue {
     }
 
     /// Notes that a consumer was given events up to this one, some of which expire.
-    pub(crate) fn note_given(&mut self, consumer: &Subscription, upto: i64) -> Result<()> {
+    pub fn note_given(&mut self, consumer: &Subscription, upto: i64) -> Result<()> {
         let mut seen = Some(consumer.clone());
         while let Some(current) = seen.filter(|current| current.state.given_upto < upto) {
             let state = RunState { given_upto: upto, ..current.state.clone() };

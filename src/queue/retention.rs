@@ -206,7 +206,7 @@ fn step(queue: &mut Queue) -> Result<Step> {
     let config = queue.store.config()?;
     let retention = Retention::of(&config);
     let keeps_events = retention.keeps_all();
-    if keeps_events && !queue.store.has_steps()? {
+    if (keeps_events && !queue.store.has_steps()?) || queue.store.closed()?.is_some() {
         return Ok(Step::Off);
     }
     let Some(lock) = Lock::try_take(&queue.files, STATE)? else { return Ok(Step::Done(LOOK_EVERY)) };

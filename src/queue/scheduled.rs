@@ -97,7 +97,11 @@ impl Queue {
                 next = next.and(at, schedule.timing.longest());
             }
         }
-        Ok(Some(next).filter(|next| next.at.is_some()))
+        // Of a closed thread, nothing becomes an event.
+        if next.at.is_none() || self.store.closed()?.is_some() {
+            return Ok(None);
+        }
+        Ok(Some(next))
     }
 
     /// Makes a part of what is due events, and brings the JSONL log up to date. Returns whether anything was done.

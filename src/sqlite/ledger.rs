@@ -53,7 +53,7 @@ pub fn add_asleep(conn: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-fn has_asleep(conn: &Connection) -> rusqlite::Result<bool> {
+pub fn has_asleep(conn: &Connection) -> rusqlite::Result<bool> {
     conn.column_exists(Some("main"), "waits", "asleep")
 }
 

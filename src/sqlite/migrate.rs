@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 
+use super::closed::BIT as CLOSED;
 use super::error::{Doing, failed};
 use super::{BUSY_LIMIT, SHORT_WAIT, newest};
 use crate::error::{Error, Result};
@@ -103,7 +104,7 @@ pub fn refuse_foreign(conn: &Connection, path: &Path) -> Result<()> {
             return Err(Error::ForeignDatabase(path.to_owned()));
         }
     }
-    if found > VERSION {
+    if found & !CLOSED > VERSION {
         return Err(Error::NewerSchema { path: path.to_owned(), found, known: VERSION });
     }
     Ok(())
@@ -112,7 +113,7 @@ pub fn refuse_foreign(conn: &Connection, path: &Path) -> Result<()> {
 /// Makes programs that do not know this version refuse the thread.
 pub fn raise_version(conn: &Connection, to: i64) -> rusqlite::Result<()> {
     let found: i64 = conn.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-    if found < to { conn.pragma_update(None, "user_version", to) } else { Ok(()) }
+    if found & !CLOSED < to { conn.pragma_update(None, "user_version", to | found & CLOSED) } else { Ok(()) }
 }
 
 /// Whether the database lacks anything that this program adds to one of the earlier implementation.

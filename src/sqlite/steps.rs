@@ -19,7 +19,7 @@ use crate::store::{StepChange, StepsOf};
 ///
 /// `step` is JSON: model::step::Step. `result` is what it prints. `over` is since when its event has been known to be
 /// finished.
-fn prepare(conn: &Connection) -> rusqlite::Result<()> {
+pub fn prepare(conn: &Connection) -> rusqlite::Result<()> {
     if has_table(conn)? {
         return Ok(());
     }

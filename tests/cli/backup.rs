@@ -515,7 +515,7 @@ fn a_backup_to_a_path_below_a_file_is_refused() {
         assert_eq!(
             error,
             "Error: a backup is made in a directory, not in a location that begins with postgres:// - name a directory; \
-             `thread peek` piped into `thread push --batch` copies events to another location"
+             `thread clone` copies the thread to another location"
         );
     }
     assert_eq!(names(world.root()), before);

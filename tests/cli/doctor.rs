@@ -305,7 +305,7 @@ fn a_newer_schema_is_reported_and_left_alone() {
     found_and_not_repaired(
         &world,
         &format!(
-            "error: {db} has schema version 99, newer than the 2 known here - use a newer version of thread; \
+            "error: {db} has schema version 99, newer than the 3 known here - use a newer version of thread; \
              nothing was changed"
         ),
     );

@@ -25,7 +25,7 @@ const COMMANDS: [&[&str]; 12] = [
     &["info"],
 ];
 
-pub const NAMES: [&str; 34] = [
+pub const NAMES: [&str; 37] = [
     "init",
     "push",
     "ask",
@@ -56,6 +56,9 @@ pub const NAMES: [&str; 34] = [
     "prune",
     "config",
     "backup",
+    "export",
+    "import",
+    "clone",
     "doctor",
     "completions",
     "man",

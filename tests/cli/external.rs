@@ -96,6 +96,9 @@ fn a_location_with_a_scheme_belongs_to_the_program_of_that_scheme() {
         world.thread(["-C", "gone", "pop", "bot", "-t", place]),
         &format!("<-C><gone><pop><bot><-t><{place}>"),
     );
+    // It also knows directories.
+    handed_over(world.thread(["clone", "a", place, "--move"]), &format!("<clone><a><{place}><--move>"));
+    handed_over(world.thread(["clone", place, "a"]), &format!("<clone><{place}><a>"));
     let error = world.thread(["info", "-t", "nowhere://x"]).fails(1);
     assert_eq!(
         error,

@@ -49,6 +49,7 @@ mod ls;
 mod man;
 mod messages;
 mod metadata;
+mod moving;
 mod notices;
 mod notifier;
 mod packages;

@@ -30,8 +30,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 ///
-/// [`Error::Moved`]: the thread is gone. [`Error::KeyConflict`]: there is no key under which an event can be stored.
-/// Any other error means that `stop` was set while the events could not be stored.
+/// [`Error::Moved`]: the thread is gone. [`Error::MovedTo`]: it is elsewhere. [`Error::KeyConflict`]: there is no key
+/// under which an event can be stored. Any other error means that `stop` was set while the events could not be stored.
 pub fn store(
     queue: &mut Queue,
     (launcher, own): (&Launcher, &ConsumerId),
@@ -49,6 +49,8 @@ pub fn store(
                 Err(error @ Error::KeyConflict { .. }) => return Err(error),
                 Err(error) => error,
             },
+            // The thread was moved: that does not pass.
+            Err(error @ (Error::MovedTo(_) | Error::ImportUnfinished)) => return Err(error),
             Err(error) => error,
         };
         queue.files().must_be_there()?;

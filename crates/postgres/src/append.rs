@@ -6,8 +6,8 @@
 
 use std::collections::HashMap;
 
+use postgres::Row;
 use postgres::types::Type;
-use thread::error::DatabaseErrorKind as Kind;
 use thread::model::event::{InvalidEvent, NewEvent};
 use thread::model::scheduled::ScheduledId;
 use thread::model::time::{self, Time};
@@ -124,12 +124,20 @@ impl Inserter<'_> {
                 text(&event.metadata),
             ],
         )?;
-        let row = row.ok_or_else(gone)?;
+        let row = self.found(row)?;
         let id: i64 = row.get(0);
         self.next = Some(id);
         self.appended.created_at = row.get(1);
         self.store.has_schedules = row.get(2);
         Ok(self.count())
+    }
+
+    /// The counter row. It is elsewhere if the thread is closed.
+    fn found(&mut self, row: Option<Row>) -> Result<Row> {
+        match row {
+            Some(row) => Ok(row),
+            None => Err(self.session().closed()?.map_or_else(error::gone, Error::from)),
+        }
     }
 
     fn put_many(&mut self, events: &[NewEvent<'_>]) -> Result<Vec<Stored>> {
@@ -218,7 +226,8 @@ impl Inserter<'_> {
             "UPDATE @counters SET newest = newest WHERE thread = $1 \
              RETURNING newest, {NOW}, to_regclass($$@schedules$$) IS NOT NULL"
         );
-        let row = self.session().row(&sql, &[])?.ok_or_else(gone)?;
+        let row = self.session().row(&sql, &[])?;
+        let row = self.found(row)?;
         self.store.has_schedules = row.get(2);
         self.next = Some(row.get::<_, i64>(0) + 1);
         self.appended.created_at = row.get(1);
@@ -291,7 +300,7 @@ impl Inserter<'_> {
                 event.metadata.as_deref().map(str::as_bytes),
                 event.idempotency_key.as_deref().map(str::as_bytes),
             ];
-            copy::write_row(&mut rows, &row).map_err(|_| too_large())?;
+            copy::write_row(&mut rows, &row).map_err(|_| error::too_large())?;
         }
         let copy = match &mut self.copy {
             Some(copy) => copy,
@@ -347,19 +356,4 @@ fn refuse_nul(events: &[NewEvent<'_>]) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// An event is longer than a column of a COPY may be.
-fn too_large() -> Error {
-    error::database(Kind::TooLarge, DOING, "an event is larger than 2 GiB".to_owned(), error::TOO_LARGE)
-}
-
-/// The thread was removed from the database by another process.
-fn gone() -> Error {
-    error::database(
-        Kind::Other,
-        DOING,
-        "the thread is no longer in the database".to_owned(),
-        "create it again with `thread init`",
-    )
 }

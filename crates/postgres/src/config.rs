@@ -7,7 +7,7 @@ use thread::Result;
 
 use crate::link::{Session, lock_key, text};
 
-fn has_table(session: &mut Session<'_>) -> Result<bool> {
+pub fn has_table(session: &mut Session<'_>) -> Result<bool> {
     let sql = "SELECT ($1::bigint IS NOT NULL AND to_regclass($$@config$$) IS NOT NULL)::int::int8";
     Ok(session.number(sql, &[])? == Some(1))
 }
@@ -16,17 +16,18 @@ pub fn load(session: &mut Session<'_>) -> Result<BTreeMap<String, String>> {
     if !has_table(session)? {
         return Ok(BTreeMap::new());
     }
-    let rows = session.rows("SELECT name, value FROM @config WHERE thread = $1", &[])?;
+    // Others are private to the store.
+    let rows =
+        session.rows("SELECT name, value FROM @config WHERE thread = $1 AND left(name, 1) <> '_'", &[])?;
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
 /// Sets one or, without a value, removes it. Returns whether it was set before. Called in a transaction.
 pub fn set(session: &mut Session<'_>, name: &str, value: Option<&str>) -> Result<bool> {
-    if !has_table(session)? {
-        if value.is_none() {
-            return Ok(false);
-        }
-        make_table(session)?;
+    if value.is_some() {
+        prepare(session)?;
+    } else if !has_table(session)? {
+        return Ok(false);
     }
     let sql = "DELETE FROM @config WHERE thread = $1 AND name = $2 RETURNING 1::bigint";
     let was_set = session.number(sql, &[text(&name)])?.is_some();
@@ -38,7 +39,11 @@ pub fn set(session: &mut Session<'_>, name: &str, value: Option<&str>) -> Result
     Ok(was_set)
 }
 
-fn make_table(session: &mut Session<'_>) -> Result<()> {
+/// Makes the table if it is missing.
+pub fn prepare(session: &mut Session<'_>) -> Result<()> {
+    if has_table(session)? {
+        return Ok(());
+    }
     // Without the lock, two processes that make it at once would disturb each other.
     let lock = lock_key(&[&session.target.schema, "schema"]);
     session.batch(&format!(

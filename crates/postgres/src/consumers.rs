@@ -180,7 +180,7 @@ pub fn plan_move(
     how: Move,
 ) -> Result<(Moved, Option<i64>)> {
     let sql = "SELECT (SELECT last_acked_id FROM @cursors WHERE thread = $1 AND consumer_id = $2), \
-                      (SELECT newest FROM @counters WHERE thread = $1) \
+                      (SELECT newest FROM @counters WHERE thread IN ($1, -$1)) \
                FROM @consumers WHERE thread = $1 AND consumer_id = $2";
     let row = session.row(sql, &[text(&consumer.as_str())])?;
     let row = row.ok_or_else(|| Error::UnknownConsumer(consumer.clone()))?;

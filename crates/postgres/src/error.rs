@@ -104,3 +104,18 @@ fn assess_code(db: &DbError) -> (Kind, &'static str) {
         _ => (Kind::Other, "see the log of the server"),
     }
 }
+
+/// An event is longer than a column of a COPY may be.
+pub fn too_large() -> Error {
+    database(Kind::TooLarge, "storing", "an event is larger than 2 GiB".to_owned(), TOO_LARGE)
+}
+
+/// The thread was removed from the database by another process.
+pub fn gone() -> Error {
+    database(
+        Kind::Other,
+        "storing",
+        "the thread is no longer in the database".to_owned(),
+        "create it again with `thread init`",
+    )
+}

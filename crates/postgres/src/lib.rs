@@ -20,6 +20,7 @@
 //! | `config`, `dead_letters`, `prune` | as they are called |
 //! | `lease`, `machine`, `clock` | which machine has a consumer's runs for itself |
 //! | `listen` | announcements between machines |
+//! | `rows` | reading and writing rows as they are, to move a thread |
 //! | `steps` | what handlers have done for events |
 //! | `workers` | which processes start handlers |
 //!
@@ -52,6 +53,7 @@ mod migrate;
 mod passfile;
 mod prune;
 mod read;
+mod rows;
 mod scheduled;
 mod service;
 pub mod settings;

@@ -7,9 +7,10 @@
 use std::time::Duration;
 
 use postgres::types::{ToSql, Type};
-use postgres::{Client, Row};
+use postgres::{Client, Row, SimpleQueryMessage};
 use sha1::{Digest, Sha1};
 use thread::error::DatabaseErrorKind as Kind;
+use thread::model::closed::{CLOSED, Closed};
 use thread::model::subscription::ConsumerId;
 use thread::{Error, Result};
 
@@ -59,6 +60,8 @@ pub struct Link {
     busy_limit: Duration,
     /// Something failed while a transaction was open, so the connection is not used again.
     is_spoilt: bool,
+    /// A snapshot is read, which another connection would not have.
+    in_snapshot: bool,
 }
 
 /// Whom a transaction excludes.
@@ -70,6 +73,8 @@ pub enum Locks<'l> {
     Consumer(&'l ConsumerId),
     /// Changes of any consumer of the thread.
     Consumers,
+    /// The same, also if the thread is closed.
+    All,
 }
 
 impl Link {
@@ -82,21 +87,44 @@ impl Link {
         busy_limit: Duration,
     ) -> Link {
         let connection = Some(connection);
-        Link { target, prefix, thread, has_schedules, has_steps, connection, busy_limit, is_spoilt: false }
+        Link {
+            target,
+            prefix,
+            thread,
+            has_schedules,
+            has_steps,
+            connection,
+            busy_limit,
+            is_spoilt: false,
+            in_snapshot: false,
+        }
     }
 
     /// The same thread, by another connection, which is taken when it is needed.
     pub fn again(&self, busy_limit: Duration) -> Link {
         let (target, prefix) = (self.target.clone(), self.prefix.clone());
         let (thread, has_schedules, has_steps) = (self.thread, self.has_schedules, self.has_steps);
-        let connection = None;
-        Link { target, prefix, thread, has_schedules, has_steps, connection, busy_limit, is_spoilt: false }
+        Link {
+            target,
+            prefix,
+            thread,
+            has_schedules,
+            has_steps,
+            connection: None,
+            busy_limit,
+            is_spoilt: false,
+            in_snapshot: false,
+        }
     }
 
     /// The connection; a new one if it was lost.
     pub fn connection(&mut self) -> Result<&mut Connection> {
         let settings = &self.target.settings;
         let is_lost = |now: &Connection| self.is_spoilt || now.client.is_closed();
+        if self.in_snapshot && self.connection.as_ref().is_none_or(is_lost) {
+            let message = "the connection was lost".to_owned();
+            return Err(error::database(Kind::Unreachable, "reading rows", message, "try again"));
+        }
         let connection = match self.connection.take() {
             None => Connection::take(settings)?,
             Some(now) if is_lost(&now) => Connection::open(settings)?,
@@ -144,13 +172,16 @@ impl Link {
     /// Begins a transaction, once more if the connection turns out to be lost.
     pub fn begin(&mut self, doing: &'static str, locks: Locks<'_>, durable: bool) -> Result<()> {
         let of_thread = lock_key(&[&self.target.schema, &self.thread.to_string()]);
+        // See `Session::closed`.
+        let look = format!("SELECT 'closed' FROM {}counters WHERE thread = -{}", self.prefix, self.thread);
         let locks = match locks {
             Locks::None => String::new(),
-            Locks::Consumers => format!("; SELECT pg_advisory_xact_lock({of_thread})"),
+            Locks::All => format!("; SELECT pg_advisory_xact_lock({of_thread})"),
+            Locks::Consumers => format!("; SELECT pg_advisory_xact_lock({of_thread}); {look}"),
             Locks::Consumer(consumer) => {
                 let own = lock_key(&[&self.target.schema, &self.thread.to_string(), consumer.as_str()]);
                 format!(
-                    "; SELECT pg_advisory_xact_lock_shared({of_thread}); SELECT pg_advisory_xact_lock({own})"
+                    "; SELECT pg_advisory_xact_lock_shared({of_thread}); SELECT pg_advisory_xact_lock({own}); {look}"
                 )
             }
         };
@@ -170,8 +201,13 @@ impl Link {
         for last in [false, true] {
             let connection = self.connection()?;
             connection.was_warned();
-            match connection.client.batch_execute(&sql) {
-                Ok(()) => return Ok(()),
+            match connection.client.simple_query(&sql) {
+                Ok(answers) if answers.iter().any(says_closed) => {
+                    let closed = self.in_transaction(doing).closed();
+                    self.roll_back();
+                    return Err(closed?.map_or_else(error::gone, Error::from));
+                }
+                Ok(_) => return Ok(()),
                 Err(e) if !last && error::is_unreachable(&e) => self.is_spoilt = true,
                 Err(e) => {
                     self.roll_back();
@@ -199,6 +235,20 @@ impl Link {
             return Err(error::database(Kind::OutcomeUnknown, doing, message, error::UNKNOWN));
         }
         done
+    }
+
+    /// Calls `work` in a transaction that sees what was committed when it began.
+    pub fn in_snapshot(&mut self, work: impl FnOnce(&mut Link) -> Result<()>) -> Result<()> {
+        let doing = "reading rows";
+        let begin = format!(
+            "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \
+             SET LOCAL idle_in_transaction_session_timeout = '{LONGEST_PAUSE}'"
+        );
+        self.connection()?.client.batch_execute(&begin).doing(doing)?;
+        self.in_snapshot = true;
+        let worked = work(self);
+        self.in_snapshot = false;
+        self.end(doing, worked)
     }
 
     /// Executes what may fail.
@@ -231,6 +281,11 @@ impl Link {
         let connection = connection.as_mut().expect("it was opened before");
         Session { client: &mut connection.client, target, prefix, thread: *thread, has_steps, doing }
     }
+}
+
+/// Whether the answer to the beginning of a transaction says that the thread is closed.
+fn says_closed(answer: &SimpleQueryMessage) -> bool {
+    matches!(answer, SimpleQueryMessage::Row(row) if row.try_get(0).ok().flatten() == Some("closed"))
 }
 
 impl Drop for Link {
@@ -278,6 +333,17 @@ impl Session<'_> {
 
     /// The newest id ever assigned.
     pub fn newest(&mut self) -> Result<i64> {
-        Ok(self.number("SELECT newest FROM @counters WHERE thread = $1", &[])?.unwrap_or(0))
+        Ok(self.number("SELECT newest FROM @counters WHERE thread IN ($1, -$1)", &[])?.unwrap_or(0))
+    }
+
+    /// Why the thread is closed, if it is. It then has its counter row under the negative of its number: so a push finds
+    /// none, and nothing has to look for each push. What changes consumers looks for it when its transaction begins.
+    pub fn closed(&mut self) -> Result<Option<Closed>> {
+        if self.number("SELECT thread FROM @counters WHERE thread = -$1", &[])?.is_none() {
+            return Ok(None);
+        }
+        let sql = "SELECT value FROM @config WHERE thread = $1 AND name = $2";
+        let json = self.row(sql, &[text(&CLOSED)])?.map(|row| row.get::<_, String>(0));
+        Ok(Some(Closed::of_json(&json.unwrap_or_default())))
     }
 }

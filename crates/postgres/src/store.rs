@@ -5,10 +5,12 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use thread::error::DatabaseErrorKind as Kind;
+use thread::model::closed::Closed;
 use thread::model::event::{CappedRow, NewEvent};
 use thread::model::filter::Filter;
 use thread::model::ledger::Ledger;
 use thread::model::location::Location;
+use thread::model::rows::{Table, Value, Values};
 use thread::model::run::Run;
 use thread::model::schedule::Schedule;
 use thread::model::scheduled::{NextDue, ScheduledEvent, ScheduledId, Which};
@@ -17,7 +19,7 @@ use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subsc
 use thread::model::time::{Moment, Time};
 use thread::store::{
     Appended, FilterFailure, Leased, Move, Moved, Notice, PruneRange, PruneStep, Put, RecordedWorker,
-    RunUpdate, Scan, ScanRange, StepChange, StepsOf, Store,
+    Refusal, Rewrite, RunUpdate, Scan, ScanRange, StepChange, StepsOf, Store,
 };
 use thread::{Error, Result};
 
@@ -25,7 +27,7 @@ use crate::connection::Connection;
 use crate::link::{Link, Locks, int, text};
 use crate::location::Target;
 use crate::{
-    append, config, consumers, dead_letters, due, error, lease, ledger, listen, migrate, prune, read,
+    append, config, consumers, dead_letters, due, error, lease, ledger, listen, migrate, prune, read, rows,
     scheduled, steps, workers,
 };
 
@@ -211,6 +213,7 @@ impl Store for Link {
             Err(Error::Database(e)) if matches!(e.kind, Kind::ReadOnly | Kind::Permission) => {
                 Ok(failures.len())
             }
+            Err(Error::MovedTo(_) | Error::ImportUnfinished) => Ok(failures.len()),
             remembered => remembered,
         }
     }
@@ -237,6 +240,10 @@ impl Store for Link {
         self.transact("changing the dead letters", Locks::Consumer(consumer), true, |session| {
             dead_letters::discard(session, consumer, events)
         })
+    }
+
+    fn prepare_steps(&mut self) -> Result<()> {
+        steps::prepare(self)
     }
 
     fn has_steps(&mut self) -> Result<bool> {
@@ -272,7 +279,9 @@ impl Store for Link {
     }
 
     fn set_config(&mut self, name: &str, value: Option<&str>) -> Result<bool> {
-        self.transact("changing the settings", Locks::None, true, |session| config::set(session, name, value))
+        self.transact("changing the settings", Locks::Consumers, true, |session| {
+            config::set(session, name, value)
+        })
     }
 
     fn prune(&mut self, range: &PruneRange<'_>) -> Result<PruneStep> {
@@ -339,7 +348,7 @@ impl Store for Link {
         }
         let sql = "DELETE FROM @scheduled WHERE thread = $1 AND id = $2 RETURNING id";
         let doing = "cancelling a scheduled event";
-        let cancelled = self.transact(doing, Locks::None, true, |s| s.number(sql, &[int(&id.0)]))?;
+        let cancelled = self.transact(doing, Locks::Consumers, true, |s| s.number(sql, &[int(&id.0)]))?;
         Ok(cancelled.is_some())
     }
 
@@ -372,6 +381,31 @@ impl Store for Link {
         events: &[NewEvent<'_>],
     ) -> Result<Option<Appended>> {
         due::change_schedule(self, name, seen, to, events)
+    }
+
+    fn closed(&mut self) -> Result<Option<Closed>> {
+        self.reading("opening the thread", |session| session.closed())
+    }
+
+    fn read_rows(
+        &mut self,
+        table: &'static Table,
+        after: Option<&[Value]>,
+        most: usize,
+    ) -> Result<Vec<Values>> {
+        self.reading("reading rows", |session| rows::read(session, table, after, most))
+    }
+
+    fn in_snapshot(&mut self, work: &mut dyn FnMut(&mut dyn Store) -> Result<()>) -> Result<()> {
+        Link::in_snapshot(self, |link| work(link))
+    }
+
+    fn rewrite(&mut self, work: &mut dyn FnMut(&mut dyn Rewrite) -> Result<()>) -> Result<()> {
+        rows::rewrite(self, work)
+    }
+
+    fn refusal(&self) -> Option<Refusal> {
+        Some(rows::refusal)
     }
 
     fn changes(&mut self) -> Result<i64> {

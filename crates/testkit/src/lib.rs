@@ -11,6 +11,7 @@
 pub mod bench;
 pub mod clients;
 mod dice;
+pub mod everything;
 mod files;
 mod inbox;
 pub mod postgres;

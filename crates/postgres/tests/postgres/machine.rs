@@ -42,7 +42,7 @@ impl Machine {
         wait_for("the folder of the thread", find)
     }
 
-    fn thread(&self, args: &[&str]) -> Run {
+    pub fn thread(&self, args: &[&str]) -> Run {
         self.in_thread(&self.path("bin/thread")).args(args)
     }
 

@@ -12,6 +12,7 @@ mod kills;
 mod ls;
 mod machine;
 mod machines;
+mod moving;
 mod outputs;
 mod pooler;
 mod pools;

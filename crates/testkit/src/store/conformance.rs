@@ -6,10 +6,12 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use thread::error::{Error, Result};
+use thread::model::closed::Closed;
 use thread::model::event::{Defaults, Event, NewEvent};
 use thread::model::filter::{Filter, Scope};
 use thread::model::key::{IdempotencyKey, InvalidKey};
 use thread::model::ledger::{Asleep, Claim, EventWait, Ledger, LedgerChange, Sleep, Taken};
+use thread::model::rows::{TABLES, Table, Value, Values};
 use thread::model::run::{Deliver, Exit, Options, Phase, RUNS_KEPT, Run, RunResult, RunState, Span, Task};
 use thread::model::schedule::{CatchUp, Schedule, Timing};
 use thread::model::scheduled::{Due, ScheduledId, Which};
@@ -93,6 +95,8 @@ macro_rules! conformance {
             a_step_is_refused_to_a_claim_that_is_anothers
             sleeping_events_wait_in_the_ledger
             steps_are_forgotten_some_time_after_their_events_are_finished
+            a_closed_store_can_only_be_read_and_a_rewrite_is_all_or_nothing
+            rows_are_read_in_pages_by_their_keys_and_put_as_they_are
         }
     };
     ($fresh:expr; $($claim:ident)*) => {
@@ -1929,4 +1933,126 @@ pub fn steps_are_forgotten_some_time_after_their_events_are_finished(store: &mut
     store.forget_steps(at(80), at(70), 99).unwrap();
     assert_eq!(store.forget_steps(at(100), at(90), 99).unwrap(), (1, false));
     assert_eq!(left(store), [] as [i64; 0]);
+}
+
+/// Whether rows of this store can be moved.
+fn is_movable(store: &mut dyn Store) -> bool {
+    store.read_rows(Table::events(), None, 1).is_ok()
+}
+
+pub fn a_closed_store_can_only_be_read_and_a_rewrite_is_all_or_nothing(store: &mut dyn Store) {
+    if !is_movable(store) {
+        return;
+    }
+    fill(store, 3);
+    let seen = subscribe(store, "c");
+    let before = everything(store);
+    let closed = Closed::Moved { to: "elsewhere".to_owned() };
+    // A rewrite that fails changes nothing.
+    let failed = store.rewrite(&mut |rewrite| {
+        rewrite.set_closed(Some(&closed))?;
+        rewrite.clear(Table::events())?;
+        Err(Error::Other("no".to_owned()))
+    });
+    assert!(failed.is_err());
+    assert_eq!((store.closed().unwrap(), everything(store)), (None, before.clone()));
+    store
+        .rewrite(&mut |rewrite| {
+            assert_eq!(rewrite.closed()?, None);
+            rewrite.set_closed(Some(&closed))
+        })
+        .unwrap();
+    assert_eq!(store.closed().unwrap(), Some(closed.clone()));
+    let config = store.config().unwrap();
+    let daily = Timing::Every(Duration::from_secs(60));
+    let daily = Schedule::of("s".to_owned(), daily, CatchUp::One, &message("x"));
+    let later = NewEvent { due: Some(Due::After(Duration::from_secs(60))), ..message("x") };
+    let refused = [
+        put(store, &message("x")).map(drop),
+        put(store, &with_key(&message("x"), "k")).map(drop),
+        put(store, &later).map(drop),
+        append(store, &[message("x"), message("y")]).map(drop),
+        store.subscribe(&new_subscription("d")).map(drop),
+        store.unsubscribe(&name("c")).map(drop),
+        store.move_cursor(&name("c"), 2, Move::Acknowledge).map(drop),
+        store.move_cursor(&name("c"), 0, Move::Seek).map(drop),
+        store.update_run(&seen, &RunUpdate::state(running(1))).map(drop),
+        store.retry_dead_letters(&name("c"), None).map(drop),
+        store.discard_dead_letters(&name("c"), None).map(drop),
+        store.set_config("a", Some("b")).map(drop),
+        store.change_schedule("s", None, Some(&daily), &[]).map(drop),
+    ];
+    for (at, refused) in refused.into_iter().enumerate() {
+        let is_meant = matches!(&refused, Err(Error::MovedTo(to)) if to == "elsewhere");
+        assert!(is_meant, "{at}: {refused:?}");
+    }
+    // What cannot be remembered is no failure.
+    store.remember_scan(&seen, 3, &[]).unwrap();
+    assert_eq!((everything(store), store.newest().unwrap()), (before.clone(), 3));
+    assert_eq!(store.config().unwrap(), config);
+    store.rewrite(&mut |rewrite| rewrite.set_closed(None)).unwrap();
+    assert_eq!((store.closed().unwrap(), everything(store)), (None, before));
+    assert_eq!(put(store, &message("x")).unwrap(), Stored::New(4));
+}
+
+pub fn rows_are_read_in_pages_by_their_keys_and_put_as_they_are(store: &mut dyn Store) {
+    if !is_movable(store) {
+        return;
+    }
+    for table in TABLES.iter().filter(|table| table.kind != "thread") {
+        assert_eq!(store.read_rows(table, None, 9).unwrap(), Vec::<Values>::new(), "{}", table.kind);
+    }
+    let event = |id: i64, content: &str| {
+        let text = |text: &str| Value::Text(text.to_owned());
+        let kind = if id % 2 == 0 { "message" } else { "record" };
+        vec![
+            Value::Number(id),
+            text("some time"),
+            text("a"),
+            text(kind),
+            Value::Null,
+            text(content),
+            text("{\"a\":1}"),
+            Value::Text(format!("k{id}")),
+        ]
+    };
+    let rows = [event(3, "x"), event(5, "a\0b"), event(90, &"y".repeat(5_000_000)), event(91, "z")];
+    store.rewrite(&mut |rewrite| rewrite.put(Table::events(), &rows)).unwrap();
+    let mut read = Vec::new();
+    loop {
+        let after = read.last().map(|row: &Values| row[0].clone());
+        let page = store.read_rows(Table::events(), after.as_ref().map(std::slice::from_ref), 2).unwrap();
+        assert!(page.len() <= 2);
+        if page.is_empty() {
+            break;
+        }
+        read.extend(page);
+    }
+    assert_eq!(read.len(), rows.len());
+    assert!(read == rows);
+    // A page ends with the row that makes it long.
+    assert_eq!(store.read_rows(Table::events(), None, 9).unwrap().len(), 3);
+    assert_eq!((store.newest().unwrap(), ids(store)), (91, vec![3, 5, 90, 91]));
+    assert_eq!(store.id_of_key("k5").unwrap(), Some(5));
+    // The numbers go on after the last ones, though nothing has them any more.
+    let thread = Table::of("thread").unwrap();
+    let last = vec![Value::Number(100), Value::Number(17)];
+    store
+        .rewrite(&mut |rewrite| {
+            rewrite.clear(Table::events())?;
+            rewrite.put(thread, std::slice::from_ref(&last))
+        })
+        .unwrap();
+    assert_eq!(store.read_rows(thread, None, 9).unwrap(), [last]);
+    assert_eq!(put(store, &message("x")).unwrap(), Stored::New(101));
+    let later = NewEvent { due: Some(Due::After(Duration::from_secs(60))), ..message("x") };
+    assert!(matches!(put(store, &later).unwrap(), Stored::Scheduled { id, .. } if id.0 > 17));
+    // A snapshot sees what was there when it began.
+    store
+        .in_snapshot(&mut |store| {
+            assert_eq!(store.read_rows(Table::events(), None, 9)?.len(), 1);
+            Ok(())
+        })
+        .unwrap();
+    put(store, &message("y")).unwrap();
 }
