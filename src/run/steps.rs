@@ -86,7 +86,7 @@ pub fn begin(queue: &mut Queue, of: Of<'_>, step: &Step) -> Result<Begun> {
         };
         let change = change_of(of, found.as_ref(), begun.clone());
         if queue.store.change_step(&change)? {
-            let revision = change.seen.unwrap_or(0) + 1;
+            let revision = change.seen.unwrap_or(0).saturating_add(1);
             return Ok(Begun::Run(Box::new(Step { revision, ..begun })));
         }
     }

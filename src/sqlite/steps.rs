@@ -127,11 +127,14 @@ pub fn change(conn: &Connection, change: &StepChange) -> Result<bool, Failed> {
                     conn.prepare_cached(&sql)?.execute(values)?
                 }
                 None => {
-                    let sql = "INSERT OR IGNORE INTO steps \
-                               (consumer_id, event_id, name, revision, step, result, awaits) \
-                               VALUES (?1, ?2, ?3, 1, ?4, ?5, ?6)";
+                    // What another program may have stored in another form is nothing that anybody has seen.
+                    let or = if is_readable(conn, change)? { "IGNORE" } else { "REPLACE" };
+                    let sql = format!(
+                        "INSERT OR {or} INTO steps (consumer_id, event_id, name, revision, step, result, awaits) \
+                         VALUES (?1, ?2, ?3, 1, ?4, ?5, ?6)"
+                    );
                     let values = params![consumer, event_id, name, json, result, to.awaits()];
-                    conn.prepare_cached(sql)?.execute(values)?
+                    conn.prepare_cached(&sql)?.execute(values)?
                 }
             }
         }
@@ -142,6 +145,17 @@ pub fn change(conn: &Connection, change: &StepChange) -> Result<bool, Failed> {
         (None, None) => 1,
     };
     Ok(changed > 0)
+}
+
+/// Whether there is such a step in a form that this program understands.
+fn is_readable(conn: &Connection, change: &StepChange) -> rusqlite::Result<bool> {
+    let (consumer, event, name) = (Some(&change.consumer), Some(change.event_id), Some(change.name.as_str()));
+    let mut is_there = false;
+    read(conn, StepsOf { consumer, event, name, ..StepsOf::default() }, &mut |_| {
+        is_there = true;
+        ControlFlow::Break(())
+    })?;
+    Ok(is_there)
 }
 
 /// Says that the event of a step is finished.

@@ -84,9 +84,9 @@ pub fn full(world: &World) {
     world.idle_consumer("bot", "content LIKE '%x%'");
     world.off(["subscribe", "--consumer", "all", "--handler", "true"]).quiet();
     world.off(["ack", "--consumer", "bot", "--event-id", "3"]).quiet();
-    let of = ["--consumer", "all", "--event", "4"];
-    world.off([&["step", "a"], &of[..], &["--", "echo", "done"]].concat()).quiet();
-    world.off([&["await", "b", "--subtype", "never"], &of[..]].concat()).ends_with(75);
+    let all = ["--consumer", "all", "--event"];
+    world.off([&["step", "a"], &all[..], &["4", "--", "echo", "done"]].concat()).quiet();
+    world.off([&["await", "b", "--subtype", "never"], &all[..], &["6"]].concat()).ends_with(75);
     let db = world.db();
     db.execute_batch(
         "INSERT INTO dead_letters VALUES ('all', 5, 2, 1, 'oh', '2026-03-18T10:30:00.123Z', 0); \

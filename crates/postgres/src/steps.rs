@@ -71,10 +71,15 @@ pub fn change(session: &mut Session<'_>, change: &StepChange) -> Result<bool> {
             let awaits = to.awaits();
             let mut values = of.to_vec();
             values.extend([text(&json), bytes(&result), (&awaits as _, Type::BOOL)]);
+            let event = Some(*event_id);
+            let same =
+                StepsOf { consumer: Some(&change.consumer), event, name: Some(name), ..StepsOf::default() };
             let sql = match seen {
-                0 => {
+                // What another program may have stored in another form is nothing that anybody has seen.
+                0 if list(session, same)?.is_empty() => {
                     "INSERT INTO @steps (thread, consumer_id, event_id, name, revision, step, result, awaits) \
-                     VALUES ($1, $2, $3, $4, $5 + 1, $6, $7, $8) ON CONFLICT DO NOTHING RETURNING 1::bigint"
+                     VALUES ($1, $2, $3, $4, $5 + 1, $6, $7, $8) ON CONFLICT (thread, consumer_id, event_id, name) \
+                     DO UPDATE SET revision = $5 + 1, step = $6, result = $7, awaits = $8, over = NULL RETURNING 1::bigint"
                 }
                 _ => {
                     "UPDATE @steps SET revision = $5 + 1, step = $6, result = $7, awaits = $8, over = NULL \
