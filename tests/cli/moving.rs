@@ -311,7 +311,7 @@ fn a_clone_is_the_same_and_both_can_be_used() {
     let printed = clone(&world, "inbox", "other", &["--json"]).output().stdout;
     let printed: Value = serde_json::from_slice(&printed).unwrap();
     assert_eq!((&printed["rows"]["event"]["count"], &printed["moved"]), (&30.into(), &false.into()));
-    assert_eq!(printed["paused"], serde_json::json!(["in-order", "pull", "ran", "taken"]));
+    assert_eq!(printed["paused"], serde_json::json!(["in-order", "pull", "ran", "steps", "taken"]));
     assert_eq!(printed["to"], world.path("other").to_str().unwrap());
     for same in ["inbox", "../inbox"] {
         let run = world.off(["clone", "inbox", same]).dir(world.root().join("bin"));
