@@ -107,3 +107,31 @@ fn a_dispatch_makes_what_is_due_events_and_waits_for_the_rest() {
     wait_until("the timer to make the other", || events(&machine).len() == 2);
     assert_eq!(machine.ok(&["push", "--in", "2s", "--idempotency-key", "k", "soon"]), "2\n");
 }
+
+#[test]
+fn handlers_are_not_given_what_has_expired() {
+    let Some(server) = server() else { return };
+    let kept = "while read -r line; do id=${line#*:}; id=${id%%,*}; echo $id >>out; echo \"{\\\"ack\\\":$id}\"; done";
+    let once = "sed 's/^{\"id\":\\([0-9]*\\),.*/\\1/' >>out";
+    for (name, handler, options) in [
+        ("plain", once, &["--deliver", "stdin"][..]),
+        ("pool", once, &["--deliver", "stdin", "--concurrency", "2", "--key", "'all'"]),
+        ("kept", kept, &["--deliver", "ndjson"]),
+    ] {
+        let location = server.location_of("later_expired", name);
+        let mut machine = Machine::new(&location);
+        machine.ok(&["init", &location]);
+        machine.ok(&[&["subscribe", "bot", handler][..], options].concat());
+        let line = |content: &str, at: &str| {
+            format!("{{\"content\":\"{content}\",\"metadata\":{{\"expires_at\":\"{at}\"}}}}\n")
+        };
+        let (past, future) = ("2026-01-01T00:00:00Z", "2099-01-01T00:00:00Z");
+        let lines = [line("a", past), line("x", future), line("b", past), line("y", future)].concat();
+        machine.ok_with_stdin(&["push", "--batch"], &lines);
+        machine.start_worker(&[]);
+        wait_until("all to be passed", || machine.bot("last_acked_id") == 4);
+        assert_eq!(std::fs::read_to_string(machine.path("out")).unwrap(), "2\n4\n", "{name}");
+        assert_eq!(machine.bot("expired"), 2, "{name}");
+        machine.end_worker();
+    }
+}
