@@ -4,6 +4,7 @@
 mod harness;
 
 use std::fs;
+use std::io::BufRead as _;
 
 use serde_json::{Value, json};
 use thread_protocol::client::Error;
@@ -151,6 +152,71 @@ async fn a_program_that_fails_is_an_error_that_ends_the_run() {
     let seen = talk.until_the_end_of(&run_id).await;
     let Event::Error(error) = &seen.last().unwrap().event else { panic!("{seen:#?}") };
     assert!(error.message.contains("exit code 3"), "{error:?}");
+}
+
+/// The server of models in `fixtures`, until the test ends, and its URL; `None` if the machine has no Python.
+struct Models(std::process::Child, String);
+
+impl Models {
+    fn start() -> Option<Models> {
+        if thread_agent::launcher::on_path("python3").is_none() {
+            thread_testkit::skipped("python3");
+            return None;
+        }
+        let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/model.py");
+        let mut python = std::process::Command::new("python3");
+        let mut process = python.args([program, "0"]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let mut url = String::new();
+        std::io::BufReader::new(process.stdout.take().unwrap()).read_line(&mut url).unwrap();
+        Some(Models(process, url.trim().to_owned()))
+    }
+}
+
+impl Drop for Models {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+#[tokio::test]
+async fn a_model_is_an_agent_and_begins_again_if_it_is_killed() {
+    let Some(models) = Models::start() else { return };
+    let gateway = Gateway::with(&["--agent", &format!("openai:{}#slow", models.1), "--attempts", "1"]);
+    let page = gateway.get("/");
+    assert!(page.text().contains(" data-agent=\"slow\""), "{}", page.text());
+    let mut talk = gateway.client().await;
+    let session = talk.begins("talk").await;
+    let run_id = talk.says("one two three four five six").await.run_id.unwrap();
+    talk.until(|frame| matches!(&frame.event, Event::Token(_))).await;
+    let folder = gateway.root().join(session);
+    for pid in thread_testkit::processes_in(&folder.to_string_lossy()) {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        if String::from_utf8_lossy(&line).contains("/thread-agent\0") {
+            thread_testkit::kill(pid);
+        }
+    }
+    let seen = talk.until_the_end_of(&run_id).await;
+    let begins = |frame: &thread_protocol::event::Frame| matches!(&frame.event, Event::Status(status) if status.status == RunStatus::Started && status.attempt == Some(1));
+    let again = seen.iter().rposition(begins).unwrap();
+    assert_eq!(tokens(&seen[again..]), "one two three four five six");
+    let Event::Final(end) = &seen.last().unwrap().event else { panic!("{seen:#?}") };
+    assert_eq!(end.content, Content::from("one two three four five six"));
+    assert!(!seen.iter().any(|frame| matches!(&frame.event, Event::Error(_))), "{seen:#?}");
+}
+
+#[test]
+fn a_model_without_a_name_is_refused() {
+    let world = thread_testkit::World::named("gateway").with_system_path();
+    for (agent, why) in [
+        ("openai:http://127.0.0.1:9/v1", "names no model"),
+        ("openai:127.0.0.1:9#m", "it is not a URL"),
+        ("openai:http://me:pw@host/v1#m", "a key is given by --key-env"),
+    ] {
+        let serve = world.run(thread_testkit::program("thread-serve"));
+        let error = serve.args(["--root", "root", "--listen", "127.0.0.1:0", "--agent", agent]).fails(2);
+        assert!(error.contains(why), "{error}");
+    }
 }
 
 #[tokio::test]
