@@ -42,6 +42,7 @@ pub fn client(endpoint: &Endpoint) -> Result<Client, Failed> {
         .user_agent(concat!("thread-agent/", env!("CARGO_PKG_VERSION")));
     // Root certificates take time and memory, and are not needed then.
     let client = if endpoint.is_plain() { client.tls_certs_only([]) } else { client };
+    let client = if endpoint.is_here() { client.no_proxy() } else { client };
     client.build().map_err(|e| final_failure(format!("no connection can be made: {}", cause(&e))))
 }
 

@@ -1,6 +1,7 @@
 //! The address of a model's server, and its key.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,16 @@ impl Endpoint {
     /// Whether it is reached without encryption.
     pub fn is_plain(&self) -> bool {
         self.url.starts_with("http:")
+    }
+
+    /// Whether it is on this machine, which no proxy can reach.
+    pub fn is_here(&self) -> bool {
+        let Ok(url) = Url::parse(&self.url) else { return false };
+        let host = url.host_str().unwrap_or_default();
+        match host.trim_matches(['[', ']']).parse::<IpAddr>() {
+            Ok(address) => address.is_loopback(),
+            Err(_) => host == "localhost" || host.ends_with(".localhost"),
+        }
     }
 
     /// A text of the server's without the key, which it may repeat.
@@ -105,6 +116,15 @@ mod tests {
         ] {
             assert_eq!(default_key_variable(other), None);
         }
+    }
+
+    #[test]
+    fn a_server_on_this_machine_needs_no_proxy() {
+        let is_here = |url: &str| Endpoint { url: url.into(), key: None }.is_here();
+        let here =
+            ["http://localhost:1/v1", "http://127.0.0.1:1", "http://[::1]:1/v1", "https://a.localhost"];
+        assert!(here.iter().all(|url| is_here(url)));
+        assert!(!is_here("http://10.0.0.1/v1") && !is_here("http://localhost.example/v1"));
     }
 
     #[test]

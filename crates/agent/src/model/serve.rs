@@ -49,7 +49,10 @@ async fn follow(order: Order, orders: &mut UnboundedReceiver<Order>) -> std::io:
             None
         }
         next = orders.recv() => {
-            say(Heard::Stopped)?;
+            // Without one the adapter is gone.
+            if next.is_some() {
+                say(Heard::Stopped)?;
+            }
             Some(next)
         }
     };
