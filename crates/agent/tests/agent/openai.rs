@@ -1,43 +1,17 @@
 //! `--protocol openai`: a model behind HTTP, played by `fixtures/model.py`.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use thread_conversation::{Entry, Record};
-use thread_testkit::{Run, processes_in, wait_until};
+use thread_testkit::{Models, Run, processes_in, wait_until};
 
-use crate::harness::{ADA, Talk, lacks};
+use crate::harness::{ADA, Talk};
 
-/// A server of models that runs until the test ends.
-struct Models {
-    child: Child,
-    url: String,
-}
-
-impl Drop for Models {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
-}
-
-impl Models {
-    /// Starts it; its requests are in the file `requests` of the world. `None` if the machine has no Python.
-    fn start(talk: &Talk, more: &[&str]) -> Option<Models> {
-        if lacks("python3") {
-            return None;
-        }
-        let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/model.py");
-        // Not in the thread's environment: its processes are searched for keys.
-        let mut command = std::process::Command::new("python3");
-        command.args([program, "0", "--log"]).arg(talk.path("requests")).args(more);
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut url = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut url).unwrap();
-        Some(Models { child, url: url.trim().to_owned() })
-    }
+/// The server of models; its requests are in the file `requests` of the world.
+fn start(talk: &Talk, more: &[&str]) -> Option<Models> {
+    let log = talk.path("requests");
+    Models::start([&["--log", log.to_str().unwrap()], more].concat())
 }
 
 /// The options for a model.
@@ -48,7 +22,7 @@ fn options<'o>(models: &'o Models, model: &'o str, more: &[&'o str]) -> Vec<&'o 
 /// A conversation with a model.
 fn talk_with(model: &str, more: &[&str]) -> Option<(Talk, Models)> {
     let talk = Talk::new();
-    let models = Models::start(&talk, &[])?;
+    let models = start(&talk, &[])?;
     install(&talk, &options(&models, model, more));
     Some((talk, models))
 }
@@ -127,7 +101,7 @@ fn a_model_answers_and_its_turn_is_stored_first() {
 #[test]
 fn the_system_text_comes_first_and_its_digest_is_kept() {
     let talk = Talk::new();
-    let Some(models) = Models::start(&talk, &[]) else { return };
+    let Some(models) = start(&talk, &[]) else { return };
     let file = talk.write("system", "Be brief.");
     install(&talk, &options(&models, "count", &["--system", &file]));
     let first = talk.say("hello");
@@ -207,7 +181,7 @@ fn a_server_that_asks_to_wait_is_waited_for() {
 #[test]
 fn what_goes_wrong_is_told_in_plain_words() {
     let talk = Talk::new();
-    let Some(models) = Models::start(&talk, &[]) else { return };
+    let Some(models) = start(&talk, &[]) else { return };
     for (model, options, expected) in [
         (
             "nobody",
@@ -263,7 +237,7 @@ fn a_model_is_offered_no_tools() {
 fn a_key_is_in_no_event_log_or_environment() {
     const KEY: &str = "sk-5e1f-never-seen";
     let talk = Talk::new();
-    let Some(models) = Models::start(&talk, &["--key", KEY]) else { return };
+    let Some(models) = start(&talk, &["--key", KEY]) else { return };
     let file = talk.write("keys.env", &format!("MY_KEY={KEY}\nOTHER=1\n"));
     let keyed = ["--key-env", "MY_KEY", "--env-file", &file];
     install(&talk, &options(&models, "echo", &keyed));
@@ -348,7 +322,7 @@ fn kill_adapter(talk: &Talk) {
 #[test]
 fn a_model_is_checked() {
     let talk = Talk::new();
-    let Some(models) = Models::start(&talk, &[]) else { return };
+    let Some(models) = start(&talk, &[]) else { return };
     let check = |model: &str| talk.thread(&["agent", "check", &format!("{}{model}", models.url)]);
     let lines = check("#tools").ok();
     let lines: Vec<&str> = lines.lines().collect();

@@ -135,12 +135,14 @@ fn begin(world: &World, run: Run) -> (Child, u16, String) {
     let log = std::fs::File::options().create(true).append(true).open(world.path("log")).unwrap();
     let mut command = run.env("THREAD_NOTIFIER", "embedded").into_command();
     let mut process = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
-    let lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(Result::ok);
     let link = |line: String| {
         let (port, token) = line.trim().strip_prefix("http://127.0.0.1:")?.split_once("/#token=")?;
         Some((port.parse().unwrap(), token.to_owned()))
     };
-    let (port, token) = lines.into_iter().find_map(link).unwrap_or_else(|| panic!("{}", world.read("log")));
+    let (port, token) = lines.find_map(link).unwrap_or_else(|| panic!("{}", world.read("log")));
+    // The pipe stays open for whatever else the command has started.
+    std::thread::spawn(move || lines.for_each(drop));
     (process, port, token)
 }
 

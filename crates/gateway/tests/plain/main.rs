@@ -4,13 +4,13 @@
 mod harness;
 
 use std::fs;
-use std::io::BufRead as _;
 
 use serde_json::{Value, json};
 use thread_protocol::client::Error;
 use thread_protocol::event::{Event, RunStatus};
 use thread_protocol::method::*;
 use thread_protocol::{Content, method};
+use thread_testkit::Models;
 
 use harness::{Gateway, Talk, tokens};
 
@@ -154,35 +154,10 @@ async fn a_program_that_fails_is_an_error_that_ends_the_run() {
     assert!(error.message.contains("exit code 3"), "{error:?}");
 }
 
-/// The server of models in `fixtures`, until the test ends, and its URL; `None` if the machine has no Python.
-struct Models(std::process::Child, String);
-
-impl Models {
-    fn start() -> Option<Models> {
-        if thread_agent::launcher::on_path("python3").is_none() {
-            thread_testkit::skipped("python3");
-            return None;
-        }
-        let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/model.py");
-        let mut python = std::process::Command::new("python3");
-        let mut process = python.args([program, "0"]).stdout(std::process::Stdio::piped()).spawn().unwrap();
-        let mut url = String::new();
-        std::io::BufReader::new(process.stdout.take().unwrap()).read_line(&mut url).unwrap();
-        Some(Models(process, url.trim().to_owned()))
-    }
-}
-
-impl Drop for Models {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
-}
-
 #[tokio::test]
 async fn a_model_is_an_agent_and_begins_again_if_it_is_killed() {
-    let Some(models) = Models::start() else { return };
-    let gateway = Gateway::with(&["--agent", &format!("openai:{}#slow", models.1), "--attempts", "1"]);
+    let Some(models) = Models::start([""; 0]) else { return };
+    let gateway = Gateway::with(&["--agent", &format!("openai:{}#slow", models.url), "--attempts", "1"]);
     let page = gateway.get("/");
     assert!(page.text().contains(" data-agent=\"slow\""), "{}", page.text());
     let mut talk = gateway.client().await;
@@ -211,8 +186,8 @@ fn kill_adapters(folder: &std::path::Path) {
 
 #[test]
 fn a_models_turn_that_is_cut_off_is_another_message_for_an_ag_ui_client() {
-    let Some(models) = Models::start() else { return };
-    let gateway = Gateway::with(&["--agent", &format!("openai:{}#slow", models.1)]);
+    let Some(models) = Models::start([""; 0]) else { return };
+    let gateway = Gateway::with(&["--agent", &format!("openai:{}#slow", models.url)]);
     let root = gateway.root();
     let killer = std::thread::spawn(move || {
         let log = |entry: fs::DirEntry| fs::read_to_string(entry.path().join("events.jsonl")).ok();
