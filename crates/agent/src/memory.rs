@@ -20,7 +20,7 @@ pub enum Step {
     /// Ask the model for its next turn, with these messages. It is the attempt's turn of that number, counted from 1.
     Ask { messages: Vec<Value>, number: u64 },
     /// Answer with this turn.
-    Answer { turn: ModelTurn, message_id: Option<String> },
+    Answer { turn: Box<ModelTurn>, message_id: Option<String> },
 }
 
 /// A conversation, as far as its prompts depend on it.
@@ -112,7 +112,7 @@ impl Memory {
     pub fn next(&self, message: i64) -> Option<Step> {
         let current = self.exchanges.get(&message)?;
         if let Some((turn, message_id)) = current.turns.last() {
-            return Some(Step::Answer { turn: turn.clone(), message_id: message_id.clone() });
+            return Some(Step::Answer { turn: Box::new(turn.clone()), message_id: message_id.clone() });
         }
         let past = self.exchanges.range(self.cleared + 1..).filter(|(id, _)| **id != message);
         let mut past: Vec<(i64, &Exchange)> = past

@@ -1,6 +1,6 @@
 //! A model behind HTTP: OpenAI's chat completions, as most servers of models offer them.
 //!
-//! [`serve`] is the process that the adapter starts for [`--protocol openai`](crate::protocol::OpenAi), in the place of
+//! [`serve()`] is the process that the adapter starts for [`--protocol openai`](crate::protocol::OpenAi), in the place of
 //! an agent program: an [`Order`] in, lines of [`Heard`] out. It holds nothing between two orders.
 
 mod ask;

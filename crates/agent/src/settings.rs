@@ -29,8 +29,8 @@ pub struct Settings {
     pub model: Option<String>,
     /// The variable that has the server's key (openai)
     ///
-    /// It is looked up in --env-file, then in the environment. For https://api.openai.com it is OPENAI_API_KEY by
-    /// default; other servers get no key unless one is named.
+    /// It is looked up in --env-file, then in the environment. For api.openai.com (by HTTPS) it is OPENAI_API_KEY
+    /// by default; other servers get no key unless one is named.
     #[arg(long, value_name = "VAR", requires = "who", value_parser = variable_name)]
     pub key_env: Option<String>,
     /// A file with a text for the model, before each conversation (openai)

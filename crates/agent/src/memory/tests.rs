@@ -35,13 +35,15 @@ fn memory(events: &[NewEvent<'_>]) -> Memory {
 }
 
 /// The roles and contents of a prompt.
-fn asked(step: Option<Step>) -> Vec<(String, String)> {
+type Said = Vec<(String, String)>;
+
+fn asked(step: Option<Step>) -> Said {
     let Some(Step::Ask { messages, .. }) = step else { panic!("{step:?}") };
     let text = |message: &Value, key: &str| message[key].as_str().unwrap().to_owned();
     messages.iter().map(|message| (text(message, "role"), text(message, "content"))).collect()
 }
 
-fn said(prompt: &[(&str, &str)]) -> Vec<(String, String)> {
+fn said(prompt: &[(&str, &str)]) -> Said {
     prompt.iter().map(|(role, text)| ((*role).to_owned(), (*text).to_owned())).collect()
 }
 
@@ -62,7 +64,7 @@ fn a_turn_is_remembered_as_the_model_sent_it() {
     let expected = vec![user("a"), Value::Object(turn("one").message), user("b")];
     assert_eq!((messages, number), (expected, 1));
     // The turn was stored, and the answer was not.
-    let stored = Step::Answer { turn: turn("one"), message_id: Some("m_2".into()) };
+    let stored = Step::Answer { turn: Box::new(turn("one")), message_id: Some("m_2".into()) };
     assert_eq!(memory(&events[..5]).next(1), Some(stored));
     assert!(matches!(memory(&events[..4]).next(1), Some(Step::Ask { number: 2, .. })));
     assert!(matches!(memory(&events[..3]).next(1), Some(Step::Ask { number: 1, .. })));
@@ -187,8 +189,8 @@ proptest! {
     ) {
         // The events, each with the message whose run is open then, its prompt, and its turn if that is stored.
         let mut events: Vec<NewEvent<'static>> = Vec::new();
-        let mut states: Vec<Option<(i64, Vec<(String, String)>, Option<String>)>> = Vec::new();
-        let mut past: Vec<(String, String)> = Vec::new();
+        let mut states: Vec<Option<(i64, Said, Option<String>)>> = Vec::new();
+        let mut past = Said::new();
         for (number, one) in script.iter().enumerate() {
             if matches!(one, Happens::Cleared) {
                 past.clear();
