@@ -234,6 +234,21 @@ fn a_model_is_offered_no_tools() {
 }
 
 #[test]
+fn a_model_is_a_sub_agent_with_one_attempt() {
+    let Some((talk, models)) = talk_with("think", &[]) else { return };
+    // That of the parent is the default.
+    let run = |options: &[&str], task: &str| {
+        talk.thread(&[&["agent", "run", "--parent", talk.dir().to_str().unwrap()], options].concat())
+            .stdin(task)
+    };
+    assert_eq!(run(&[], "a task").ok(), "a task\n");
+    assert_eq!(run(&options(&models, "count", &[]), "a task").ok(), "1: a task\n");
+    let error = run(&options(&models, "down", &[]), "a task").fails(1);
+    assert!(error.contains("failed (500: out of memory)"), "{error}");
+    assert_eq!(requests(&talk).len(), 3);
+}
+
+#[test]
 fn a_key_is_in_no_event_log_or_environment() {
     const KEY: &str = "sk-5e1f-never-seen";
     let talk = Talk::new();
