@@ -295,6 +295,25 @@ fn a_key_is_in_no_event_log_or_environment() {
 }
 
 #[test]
+fn a_key_of_the_environment_reaches_no_child() {
+    const KEY: &str = "sk-77aa-of-the-environment";
+    let talk = Talk::new();
+    let Some(models) = start(&talk, &["--key", KEY]) else { return };
+    let keyed = options(&models, "echo", &["--key-env", "MY_KEY"]);
+    talk.thread(&[&["agent", "install"], &keyed[..]].concat()).env("MY_KEY", KEY).ok();
+    let words = ["push", "--source", ADA, "--type", "message", "--content", "hello"];
+    let id = talk.thread(&words).env("MY_KEY", KEY).ok().trim().parse().unwrap();
+    assert_eq!(talk.answer(id), "hello");
+    let everything = talk.everything();
+    let children: Vec<_> = everything.iter().filter(|(_, line)| line.contains("\0_model\0")).collect();
+    assert_eq!(children.len(), 1, "{everything:?}");
+    let environment = std::fs::read(format!("/proc/{}/environ", children[0].0)).unwrap();
+    let environment = String::from_utf8_lossy(&environment);
+    assert!(environment.contains("THREAD_RUN_ID=") && !environment.contains(KEY), "{environment}");
+    assert_eq!(talk.sh(&format!("grep -raF '{KEY}' '{}' || true", talk.dir().display())).ok(), "");
+}
+
+#[test]
 fn a_kill_at_any_event_ends_no_attempt_and_changes_no_prompt() {
     let Some((talk, _models)) = talk_with("slow", &["--attempts", "1"]) else { return };
     let mut said: Vec<String> = Vec::new();
