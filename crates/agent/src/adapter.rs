@@ -257,6 +257,7 @@ impl Adapter {
                 self.cleared = id;
                 self.session = None;
             }
+            Entry::Model { .. } if self.is_own(record) => self.turn_stored()?,
             Entry::PermissionAnswer(PermissionAnswer { request_id, choice }) => {
                 self.permission_answered(request_id, choice);
             }

@@ -68,6 +68,12 @@ pub fn attachments(dir: &Path, metadata: &Map<String, Value>) -> Vec<Attachment>
         .collect()
 }
 
+/// Returns the names of a message's attachments, wherever they are.
+pub fn names(metadata: &Map<String, Value>) -> impl Iterator<Item = String> {
+    let paths = all_of(metadata.get(ATTACHMENTS)).filter_map(|told| told.get("path")?.as_str());
+    paths.map(|path| path.rsplit('/').next().unwrap_or(path).replace(char::is_control, " "))
+}
+
 fn attachment(file: PathBuf, mime_type: Option<String>, object: Option<String>) -> Option<Attachment> {
     let path = file.into_os_string().into_string().ok()?;
     Some(Attachment { path, mime_type, object })

@@ -1,5 +1,6 @@
 //! The command line: its options, and how failures are reported.
 
+mod check;
 mod install;
 mod run;
 mod serve;
@@ -43,7 +44,8 @@ struct Cli {
     #[command(flatten)]
     stay: Stay,
     /// The agent program and its arguments
-    #[arg(last = true, required = true, value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments)]
+    #[arg(last = true, group = "who", required_unless_present = "url")]
+    #[arg(value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments)]
     program: Vec<String>,
     #[command(subcommand)]
     command: Option<Command>,
@@ -69,11 +71,15 @@ pub struct Globals {
 #[derive(Subcommand)]
 enum Command {
     Install(install::Command),
+    Check(check::Command),
     Run(run::Command),
     Stop(stop::Command),
     /// Copy what a sub-agent does to its parent
     #[command(name = "_report", hide = true)]
     Report,
+    /// Ask a model, as the adapter says on stdin
+    #[command(name = "_model", hide = true)]
+    Model,
 }
 
 /// Executes `thread-agent-<scheme>` with these arguments, in place of this process, if the thread is in a location that
@@ -151,7 +157,10 @@ pub fn main(mut args: Vec<OsString>) -> ExitCode {
         Some(Command::Install(command)) => command.run(&cli.globals),
         Some(Command::Run(command)) => command.run(&cli.globals),
         Some(Command::Stop(command)) => command.run(&cli.globals),
+        Some(Command::Check(command)) => command.run(&cli.globals),
         Some(Command::Report) => run::report(&cli.globals),
+        Some(Command::Model) => crate::model::serve()
+            .map_err(|e| Failure::failed(format_args!("the model cannot be asked: {e}"), "try again")),
         None => serve::run(cli.settings, cli.stay, cli.program, &cli.globals),
     };
     match done {

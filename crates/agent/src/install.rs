@@ -27,7 +27,7 @@ pub struct Install {
     pub options: Vec<String>,
     /// A file of `NAME=value` lines that the adapter reads whenever it starts; absolute.
     pub env_file: Option<PathBuf>,
-    /// The agent program and its arguments; not empty.
+    /// The agent program and its arguments; empty if the options name a model instead.
     pub program: Vec<String>,
     /// The working directory; absolute.
     pub cwd: PathBuf,
@@ -61,8 +61,10 @@ impl Install {
         if let Some(file) = &self.env_file {
             words.extend(["--env-file".to_owned(), file.to_string_lossy().into_owned()]);
         }
-        words.push("--".to_owned());
-        words.extend(self.program.iter().cloned());
+        if !self.program.is_empty() {
+            words.push("--".to_owned());
+            words.extend(self.program.iter().cloned());
+        }
         let words: Vec<String> = words.iter().map(|word| quoted(word)).collect::<Result<_>>()?;
         let path = std::env::var_os("PATH").unwrap_or_default();
         Ok(format!("PATH={} exec {}", quoted(&path.to_string_lossy())?, words.join(" ")))

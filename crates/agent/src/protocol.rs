@@ -1,4 +1,4 @@
-//! The protocols for talking to an agent program: one trait, three implementations.
+//! The protocols for talking to an agent program: one trait, four implementations.
 //!
 //! A protocol turns prompts into bytes for the program, and the program's bytes into [`Output`]. Processes,
 //! storing and timeouts are left to the adapter, which treats all protocols alike. The only files a protocol
@@ -7,16 +7,20 @@
 mod acp;
 mod exec;
 mod ndjson;
+mod openai;
+
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::attachments::Attachment;
 use crate::transcript::{MESSAGES, Spoken};
-use thread_conversation::{ClientInput, Permission, Run, Status, ToolCall, ToolResult};
+use thread_conversation::{ClientInput, ModelTurn, Permission, Run, Status, ToolCall, ToolResult};
 
 pub use acp::{Acp, ToolServer};
 pub use exec::Exec;
 pub use ndjson::Ndjson;
+pub use openai::OpenAi;
 
 /// Output of a program.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,7 +40,11 @@ pub enum Output {
     /// A call, or its corrected details.
     Call(ToolCall),
     Result(ToolResult),
+    /// A model's finished turn. What follows from it is decided once it is stored.
+    Turn(ModelTurn),
     Status(Status),
+    /// If this attempt fails, the next one should not begin before that time has passed.
+    RetryAfter(Duration),
     /// The program's own session, for its next process to load.
     Session(String),
     /// A request for permission, answered by [`Protocol::permit`].
@@ -73,6 +81,8 @@ pub struct Prompt {
     pub session: Option<String>,
     /// The client's input along with the message.
     pub input: ClientInput,
+    /// The messages for the model, if the thread is the agent's whole memory; else empty.
+    pub messages: Vec<Value>,
 }
 
 /// How a process ended: its exit code, or 128 plus the number of the signal that ended it.
@@ -86,6 +96,12 @@ pub trait Protocol: Send {
     /// Whether one process serves many prompts: the program is persistent.
     fn keeps_process(&self) -> bool {
         true
+    }
+
+    /// Whether the thread is the agent's whole memory: what it is given follows from the thread's events, so an
+    /// attempt can be continued by another adapter.
+    fn remembers_by_thread(&self) -> bool {
+        false
     }
 
     /// Whether a persistent program may print something while no prompt is due. The protocol keeps the state for
@@ -112,6 +128,11 @@ pub trait Protocol: Send {
 
     /// Resets the state for a new process.
     fn started(&mut self);
+
+    /// Adds to a prompt what does not come from the thread. An error fails the attempt for good.
+    fn prepare(&mut self, _prompt: &mut Prompt) -> Result<(), String> {
+        Ok(())
+    }
 
     /// Begins a prompt: writes the program's input to `out`.
     fn prompt(&mut self, prompt: Prompt, out: &mut Vec<u8>);

@@ -1,7 +1,8 @@
 //! The options that say how an agent program is run, written once for the command lines of `thread agent` and
 //! `thread serve`.
 //!
-//! A command that flattens them has an argument with the id `program`: without a program they have no effect.
+//! A command that flattens them has an argument with the id `program` in the group `who`, which `--url` is in as well:
+//! without a program or a model they have no effect.
 //! An option's value is kept in the handler of a subscription as text ([`Settings::words`], [`Stay::words`]).
 
 use std::path::{Path, PathBuf};
@@ -11,32 +12,50 @@ use clap::{Args, ValueEnum, ValueHint};
 use thread::failure::{self, Failure, WithHint};
 use thread::model::duration;
 
+use crate::model::parse_url;
+
 /// How the program is run.
 #[derive(Debug, Clone, Args)]
 pub struct Settings {
     /// How to talk to the program
-    #[arg(long, value_enum, value_name = "P", default_value_t = ProtocolArg::Exec, requires = "program")]
+    #[arg(long, value_enum, value_name = "P", default_value_t = ProtocolArg::Exec, requires = "who")]
     pub protocol: ProtocolArg,
+    /// A model's server, such as http://localhost:11434/v1 (openai)
+    #[arg(long, value_name = "URL", group = "who", requires = "model", value_parser = parse_url)]
+    pub url: Option<String>,
+    /// The model's name (openai)
+    #[arg(long, value_name = "NAME", requires = "url")]
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub model: Option<String>,
+    /// The variable that has the server's key (openai)
+    ///
+    /// It is looked up in --env-file, then in the environment. For api.openai.com (by HTTPS) it is OPENAI_API_KEY
+    /// by default; other servers get no key unless one is named.
+    #[arg(long, value_name = "VAR", requires = "who", value_parser = variable_name)]
+    pub key_env: Option<String>,
+    /// A file with a text for the model, before each conversation (openai)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "who")]
+    pub system: Option<PathBuf>,
     /// End a program that should be answering and has printed nothing for this long
-    #[arg(long, value_name = "D", default_value = "10m", requires = "program")]
+    #[arg(long, value_name = "D", default_value = "10m", requires = "who")]
     #[arg(value_parser = duration::parse_positive)]
     pub quiet: Duration,
     /// The most that the program may write for one message, such as 64MiB
-    #[arg(long, value_name = "SIZE", default_value = "64MiB", requires = "program", value_parser = size)]
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", requires = "who", value_parser = size)]
     pub max_output: u64,
     /// How to answer when the program asks for permission (acp)
-    #[arg(long, value_enum, value_name = "HOW", default_value_t = Permit::Ask, requires = "program")]
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = Permit::Ask, requires = "who")]
     pub permit: Permit,
     /// Put the last N messages, at most 32 KiB, before each message on stdin (exec) [default without N: 50]
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "50")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..), requires = "program")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..), requires = "who")]
     pub transcript: Option<u32>,
     /// Give the program the tools of `thread mcp`: this conversation's thread, all sessions in the same root,
     /// running processes, sub-agents (acp)
-    #[arg(long, requires = "program")]
+    #[arg(long, requires = "who")]
     pub mcp: bool,
     /// A file of NAME=value lines for the program's environment (API keys), read at each start
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "program")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "who")]
     pub env_file: Option<PathBuf>,
 }
 
@@ -44,15 +63,15 @@ pub struct Settings {
 #[derive(Debug, Clone, Args)]
 pub struct Stay {
     /// How many times to try a message
-    #[arg(long, value_name = "N", default_value = "3", overrides_with = "attempts", requires = "program")]
+    #[arg(long, value_name = "N", default_value = "3", overrides_with = "attempts", requires = "who")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub attempts: u64,
     /// End a program that is kept running after this long with nothing to do; the next message starts it again
-    #[arg(long, value_name = "D", default_value = "10m", overrides_with = "idle", requires = "program")]
+    #[arg(long, value_name = "D", default_value = "10m", overrides_with = "idle", requires = "who")]
     #[arg(value_parser = duration::parse)]
     pub idle: Duration,
     /// At most this many programs at once in all threads of the same folder; 0: any number
-    #[arg(long, value_name = "N", default_value_t = 0, overrides_with = "max_agents", requires = "program")]
+    #[arg(long, value_name = "N", default_value_t = 0, overrides_with = "max_agents", requires = "who")]
     pub max_agents: u32,
 }
 
@@ -66,6 +85,9 @@ pub enum ProtocolArg {
     /// Kept running: an agent that speaks the Agent Client Protocol (Claude Code, Gemini CLI, Codex, Goose,
     /// …)
     Acp,
+    /// No program, but a model at --url, by OpenAI's chat completions (Ollama, llama.cpp, vLLM, OpenAI, …)
+    #[value(name = "openai")]
+    OpenAi,
 }
 
 /// How requests for permission are answered: the values of `--permit`.
@@ -89,9 +111,56 @@ impl Settings {
             ("--max-output", self.max_output.to_string()),
             ("--permit", name(&|| self.permit.to_possible_value())),
         ];
-        let words = pairs.into_iter().flat_map(|(option, value)| [option.to_owned(), value]);
+        let system = self.system.as_ref().map(|file| file.to_string_lossy().into_owned());
+        let given = [
+            ("--url", &self.url),
+            ("--model", &self.model),
+            ("--key-env", &self.key_env),
+            ("--system", &system),
+        ];
+        let given = given.into_iter().filter_map(|(option, value)| Some((option, value.clone()?)));
+        let words = pairs.into_iter().chain(given).flat_map(|(option, value)| [option.to_owned(), value]);
         let words = words.chain(self.transcript.map(|most| format!("--transcript={most}")));
         words.chain(self.mcp.then(|| "--mcp".to_owned())).collect()
+    }
+
+    /// These settings, of a command given in `cwd`, for an adapter that is started elsewhere; the file with its
+    /// variables is given too.
+    ///
+    /// # Errors
+    ///
+    /// The options do not fit together, the system text cannot be read, or the key is missing.
+    pub fn located(mut self, cwd: &Path) -> failure::Result<Settings> {
+        self.check()?;
+        if let Some(file) = &mut self.system {
+            *file = cwd.join(&*file);
+            std::fs::read_to_string(&*file)
+                .with_hint(format_args!("cannot read {}", file.display()), "check the file of --system")?;
+        }
+        if let Some(name) = &self.key_env {
+            let file = self.env_file.as_ref().map(|file| read_env_file(&cwd.join(file))).transpose()?;
+            key(name, &file.unwrap_or_default()).ok_or_else(|| missing_key(name))?;
+        }
+        Ok(self)
+    }
+
+    /// The model that a word such as `openai:http://localhost:11434/v1#qwen3` stands for, with these settings; `None`
+    /// if it is another kind of word.
+    ///
+    /// # Errors
+    ///
+    /// It has no URL or no model.
+    pub fn with_model(&self, word: &str) -> failure::Result<Option<Settings>> {
+        let Some(rest) = word.trim().strip_prefix("openai:") else { return Ok(None) };
+        let hint = "write openai:URL#MODEL, such as openai:http://localhost:11434/v1#qwen3";
+        let (url, model) = rest
+            .split_once('#')
+            .filter(|(_, model)| !model.is_empty())
+            .ok_or_else(|| Failure::usage(format_args!("'{word}' names no model"), hint))?;
+        let url =
+            parse_url(url).map_err(|why| Failure::usage(format_args!("the URL in '{word}': {why}"), hint))?;
+        let (url, model) = (Some(url), Some(model.to_owned()));
+        Ok(Some(Settings { protocol: ProtocolArg::OpenAi, url, model, ..self.clone() }))
     }
 
     /// Checks that the options fit together.
@@ -100,6 +169,19 @@ impl Settings {
     ///
     /// They do not: a usage error.
     pub fn check(&self) -> failure::Result<()> {
+        let is_model = self.protocol == ProtocolArg::OpenAi;
+        if is_model != self.url.is_some() {
+            return failure::usage(
+                "--protocol openai and --url belong together",
+                "give both, with --model: --protocol openai --url http://localhost:11434/v1 --model qwen3",
+            );
+        }
+        if !is_model && (self.key_env.is_some() || self.system.is_some()) {
+            return failure::usage(
+                "only a model at --url has a key and a system text",
+                "leave out --key-env and --system, or give --protocol openai",
+            );
+        }
         if self.mcp && self.protocol != ProtocolArg::Acp {
             return failure::usage(
                 "only an agent of the Agent Client Protocol can be given tools",
@@ -128,6 +210,27 @@ impl Stay {
         let limit = (self.max_agents > 0).then(|| ["--max-agents".to_owned(), self.max_agents.to_string()]);
         let words = ["--attempts", &attempts, "--idle", &idle].map(str::to_owned);
         words.into_iter().chain(limit.into_iter().flatten()).collect()
+    }
+}
+
+/// The value of a variable with a key, of a file for programs or of the environment; `None` if it is not set.
+pub fn key(name: &str, file: &[(String, String)]) -> Option<String> {
+    let of_file = file.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+    let value = of_file.or_else(|| std::env::var(name).ok())?;
+    Some(value.trim().to_owned()).filter(|value| !value.is_empty())
+}
+
+/// The error of a variable with a key that is not set.
+pub fn missing_key(name: &str) -> Failure {
+    let hint = format_args!("write {name}=… into a file that only you can read, and give it as --env-file");
+    Failure::usage(format_args!("the variable {name} of --key-env is not set"), hint)
+}
+
+fn variable_name(text: &str) -> Result<String, String> {
+    let is_name = text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    match !text.is_empty() && is_name && !text.starts_with(|c: char| c.is_ascii_digit()) {
+        true => Ok(text.to_owned()),
+        false => Err("it must be the name of a variable, not the key itself".to_owned()),
     }
 }
 

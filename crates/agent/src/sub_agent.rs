@@ -166,7 +166,8 @@ pub fn handler_of_parent(parent: &mut Queue, consumer: &ConsumerId) -> Result<Op
     let Some(subscription) = parent.find_subscription(consumer)? else { return Ok(None) };
     let is_adapter = |handler: &String| {
         let mut names = ["thread-agent", "thread agent"].iter();
-        names.any(|name| handler.split_once(name).is_some_and(|(_, rest)| rest.contains(" -- ")))
+        let has_agent = |rest: &str| rest.contains(" -- ") || rest.contains(" --url ");
+        names.any(|name| handler.split_once(name).is_some_and(|(_, rest)| has_agent(rest)))
     };
     Ok(Some(subscription.handler_cmd).filter(is_adapter))
 }

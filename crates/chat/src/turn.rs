@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use serde_json::Value;
 use thread_protocol::client::Received;
 use thread_protocol::event::{
-    ErrorCode, Event, Permission, PermissionRequest, Plan, PlanStatus, Role, ToolCall, ToolResult,
+    ErrorCode, Event, Permission, PermissionRequest, Plan, PlanStatus, Role, RunStatus, ToolCall, ToolResult,
 };
 use thread_protocol::{COMMANDS, Frame, Unreadable, code};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -160,6 +160,11 @@ impl Turn<'_> {
                 if self.screen.streams() {
                     self.screen.answer(&token.content);
                 }
+            }
+            // The attempt begins again.
+            Event::Status(status) if status.status == RunStatus::Started && !self.said.is_empty() => {
+                self.take_back();
+                self.screen.note("the answer was cut off; it begins again");
             }
             Event::ToolCall(call) => {
                 self.screen.note(format_args!("-> {} {}", call.tool_name, brief(&call.arguments)));

@@ -62,6 +62,7 @@ mod record;
 mod run;
 pub mod runs;
 mod tool;
+mod turn;
 mod view;
 
 use std::time::Duration;
@@ -79,6 +80,7 @@ pub use run::{MAX_PARTIAL, Run, end_key};
 pub use tool::{
     Choice, MAX_RESULT, Permission, PermissionAnswer, SubAgent, ToolCall, ToolResult, shown_call_id,
 };
+pub use turn::ModelTurn;
 pub use view::{Asked, Call, Change, RunView, SubChange};
 
 use lenient::{is_default, lenient};

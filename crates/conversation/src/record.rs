@@ -8,8 +8,8 @@ use thread::Event;
 use crate::lenient::{lenient, object_of};
 use crate::metadata::Metadata;
 use crate::{
-    Answer, ClientInput, Fork, Message, Permission, PermissionAnswer, SELF, Session, Status, SubAgent,
-    ToolCall, ToolResult, run_id_of, shown_call_id,
+    Answer, ClientInput, Fork, Message, ModelTurn, Permission, PermissionAnswer, SELF, Session, Status,
+    SubAgent, ToolCall, ToolResult, run_id_of, shown_call_id,
 };
 
 /// A stored event as it is read: what it means, and what the metadata of a run's events says.
@@ -91,6 +91,15 @@ pub enum Entry {
     },
     Thinking {
         text: String,
+        message_id: Option<String>,
+    },
+    /// A turn that a model has finished.
+    Model {
+        turn: ModelTurn,
+        message_id: Option<String>,
+    },
+    /// The pieces of a turn that was not finished count for nothing.
+    TurnCut {
         message_id: Option<String>,
     },
     ToolCall(ToolCall),
@@ -270,6 +279,8 @@ fn entry(event: &Event, metadata: Metadata) -> Option<Entry> {
         "run" => Entry::RunStarted { attempt: content::<Started>(event)?.attempt, reply_to },
         "token" => Entry::Token { text: text(), message_id },
         "thinking" => Entry::Thinking { text: text(), message_id },
+        "model" => Entry::Model { turn: content(event)?, message_id },
+        "turn_cut" => Entry::TurnCut { message_id },
         "toolcall" => Entry::ToolCall(content(event)?),
         "toolresult" => Entry::ToolResult(content(event)?),
         "status" => Entry::Status(Status::of(&event.content)?),

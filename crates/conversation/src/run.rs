@@ -10,7 +10,8 @@ use thread::model::key::IdempotencyKey;
 use crate::metadata::Metadata;
 use crate::record::{Failure, Started};
 use crate::{
-    Answer, ClientInput, Permission, Record, Status, ToolCall, ToolResult, own_event, text, with_metadata,
+    Answer, ClientInput, ModelTurn, Permission, Record, Status, ToolCall, ToolResult, own_event, text,
+    with_metadata,
 };
 
 /// The maximum part of an unfinished answer that the ending of a run keeps, in bytes.
@@ -92,6 +93,16 @@ impl Run {
     /// Closes a call whose result the program never reported; the outcome gives the reason.
     pub fn unreported_result(&self, result: &ToolResult) -> NewEvent<'static> {
         self.record("toolresult", text(&result.kept()), Metadata { unreported: true, ..self.metadata() })
+    }
+
+    /// A turn that a model has finished.
+    pub fn model(&self, message_id: &str, turn: &ModelTurn) -> NewEvent<'static> {
+        self.record("model", text(turn), self.part_of(message_id))
+    }
+
+    /// A turn that was not finished: its pieces count for nothing, and the attempt continues with another.
+    pub fn turn_cut(&self, message_id: &str) -> NewEvent<'static> {
+        self.record("turn_cut", String::new(), self.part_of(message_id))
     }
 
     pub fn status(&self, status: Status) -> NewEvent<'static> {

@@ -48,6 +48,29 @@ fn a_message_without_metadata_begins_a_run_of_its_own_and_comes_next() {
     }
 }
 
+/// A model's turn.
+fn turn() -> ModelTurn {
+    let message = json!({ "role": "assistant", "content": "all" });
+    ModelTurn {
+        message: message.as_object().unwrap().clone(),
+        finish_reason: "stop".into(),
+        usage: json!({ "total_tokens": 5 }),
+        model: "q".into(),
+        system: String::new(),
+    }
+}
+
+#[test]
+fn a_turns_text_is_that_of_its_parts() {
+    let text = |content: Value| {
+        let message = Map::from_iter([("content".to_owned(), content)]);
+        ModelTurn { message, ..turn() }.text()
+    };
+    assert_eq!((turn().text().as_str(), turn().total_tokens()), ("all", Some(5)));
+    assert_eq!(text(json!([{ "type": "text", "text": "a" }, 5, { "text": "b" }])), "ab");
+    assert_eq!(text(Value::Null), "");
+}
+
 #[test]
 fn everything_a_run_writes_reads_back() {
     let call = ToolCall::new("c", "grep", json!({ "for": "x" }));
@@ -60,6 +83,7 @@ fn everything_a_run_writes_reads_back() {
         latency_ms: Some(9),
         stage: Some("final".into()),
     };
+    let turn = turn();
     let asked = Permission {
         request_id: "p".into(),
         title: "may I".into(),
@@ -100,6 +124,8 @@ fn everything_a_run_writes_reads_back() {
         (run().state(&json!(null)), Entry::State(json!(null)), true),
         (run().state_delta(&json!([])), Entry::StateDelta(json!([])), true),
         (run().unsupported(&["tools"]), Entry::Unsupported(vec!["tools".into()]), true),
+        (run().model("m", &turn), Entry::Model { turn: turn.clone(), message_id: Some("m".into()) }, true),
+        (run().turn_cut("m"), Entry::TurnCut { message_id: Some("m".into()) }, true),
         (run().answer(&answer), Entry::Answer { answer, reply_to: Some(3), began: None }, true),
         (run().failed("oh", "so far"), error(false, None), true),
         (run().attempt_failed("oh", Some(9)), error(true, Some(9)), true),
@@ -280,6 +306,7 @@ fn each_event_is_written_with_its_keys_in_this_order() {
         latency_ms: Some(9),
         stage: Some("s".into()),
     };
+    let turn = turn();
     let asked = Permission {
         request_id: "p".into(),
         title: "may I".into(),
@@ -336,6 +363,12 @@ fn each_event_is_written_with_its_keys_in_this_order() {
             r#"{"call_id":"c","error":"no"}"#,
             r#"{"run_id":"r","attempt":2,"unreported":true}"#,
         ),
+        (
+            run().model("m", &turn),
+            r#"{"message":{"role":"assistant","content":"all"},"finish_reason":"stop","usage":{"total_tokens":5},"model":"q"}"#,
+            r#"{"run_id":"r","attempt":2,"message_id":"m"}"#,
+        ),
+        (run().turn_cut("m"), "", r#"{"run_id":"r","attempt":2,"message_id":"m"}"#),
         (
             run().answer(&answer),
             "all",

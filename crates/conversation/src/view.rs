@@ -17,7 +17,8 @@ use crate::{
 /// What a record changes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change<'r> {
-    /// A further attempt begins. If the one before had changed the shared state, that is as at the beginning again.
+    /// A further attempt begins, or this one begins again where a model's turn was cut off. If the one before had
+    /// changed the shared state, that is as at the beginning again.
     Attempt {
         number: u64,
         restored: bool,
@@ -241,6 +242,10 @@ impl RunView {
                 Change::Text { text, message_id: message_id.as_deref() }
             }
             Entry::Thinking { text, .. } => Change::Thinking(text),
+            Entry::TurnCut { .. } => {
+                self.streamed = DefaultHasher::new();
+                Change::Attempt { number: record.attempt, restored: false }
+            }
             Entry::ToolCall(call) => {
                 let id = record.shown_call_id()?;
                 let is_new = self.call(&id, call, record.for_client);

@@ -24,11 +24,11 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Builds an agent from a shell command, as it would be typed in `cwd`.
+    /// Builds an agent from a shell command, as it would be typed in `cwd`, or from a model: `openai:URL#MODEL`.
     ///
     /// # Errors
     ///
-    /// The command cannot be run; the file of `--env-file` cannot be used; the adapter is not installed.
+    /// The model's URL or key is missing; the command cannot be run; the file of `--env-file` cannot be used; the adapter is not installed.
     pub fn new(
         line: &str,
         settings: &Settings,
@@ -36,14 +36,18 @@ impl Agent {
         cwd: PathBuf,
         launcher: &Launcher,
     ) -> Result<Agent, Failure> {
-        settings.check()?;
+        let model = settings.with_model(line)?;
+        let settings = model.clone().unwrap_or_else(|| settings.clone()).located(&cwd)?;
         let env_file = settings.env_file.as_ref().map(|file| cwd.join(file));
         if let Some(file) = &env_file {
             read_env_file(file).map_err(|e| Failure::usage(e.what, e.hint))?;
         }
         let options = [settings.words(), stay.words()].concat();
-        let words = words(line, &cwd)?;
-        let name = name_of(&words);
+        let words = if model.is_some() { Vec::new() } else { words(line, &cwd)? };
+        let name = match model.and_then(|model| model.model) {
+            Some(model) => name_of(&[model.split(':').next().unwrap_or_default().to_owned()]),
+            None => name_of(&words),
+        };
         let install = Install { options, env_file, ..Install::new(words, cwd) };
         install.handler().map_err(|e| {
             Failure::failed(e.to_string(), "install thread-agent next to thread-serve, or on PATH")

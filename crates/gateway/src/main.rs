@@ -135,7 +135,9 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
     }
     let origins = Origins::new(public.clone(), origin::parse("--origin", &options.origin)?);
     let launcher = agent::launcher()?;
-    let agent = match &options.agent {
+    let (url, model) = (&options.settings.url, &options.settings.model);
+    let model = url.as_ref().zip(model.as_ref()).map(|(url, model)| format!("openai:{url}#{model}"));
+    let agent = match options.agent.as_ref().or(model.as_ref()) {
         Some(command) => {
             let cwd = std::env::current_dir().map_err(|e| {
                 Failure::failed(

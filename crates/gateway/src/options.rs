@@ -19,6 +19,8 @@ use tracing::level_filters::LevelFilter;
 #[derive(Debug, Parser)]
 #[command(name = "thread serve", bin_name = "thread serve", version, max_term_width = 100)]
 // A client that may write to the gateway can start programs, so their number is limited.
+// A model is named by --agent.
+#[command(mut_arg("url", |url| url.hide(true)), mut_arg("model", |model| model.hide(true)))]
 #[command(mut_arg("max_agents", |limit| limit.default_value("100")))]
 pub struct Options {
     /// Where sessions live [default: $XDG_DATA_HOME/thread/sessions]
@@ -29,9 +31,10 @@ pub struct Options {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:3336", value_parser = address)]
     pub listen: SocketAddr,
 
-    /// The agent for new sessions: a shell command, such as 'llm -m local' or 'cat notes - | llm'
+    /// The agent for new sessions: a shell command, such as 'llm -m local' or 'cat notes - | llm', or a model, such
+    /// as openai:http://localhost:11434/v1#qwen3
     // The id is that of the program in `thread agent`, which the options of both require.
-    #[arg(id = "program", long = "agent", value_name = "COMMAND")]
+    #[arg(id = "program", long = "agent", value_name = "COMMAND", group = "who")]
     pub agent: Option<String>,
 
     #[command(flatten)]
@@ -41,7 +44,7 @@ pub struct Options {
     pub stay: Stay,
 
     /// Also give the agent to older sessions, with these options, at the next message in each
-    #[arg(long, requires = "program")]
+    #[arg(long, requires = "who")]
     pub agent_for_all: bool,
 
     /// Delete tokens and thinking of runs that ended longer ago than this, and sealed logs of that age; off:

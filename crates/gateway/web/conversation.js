@@ -258,11 +258,11 @@ export class Conversation {
     }
   }
 
-  /** A new attempt: the steps of the previous one are folded away. */
+  /** A new attempt, or one that begins again because it was cut off: the steps of the previous one are folded away. */
   attempt(run, number, at) {
     if (run.attempt) {
       const { attempt, began, failure, steps } = run;
-      run.earlier.push({ attempt, began, until: failure?.at ?? at, why: failure?.why ?? "", steps });
+      run.earlier.push({ attempt, began, until: failure?.at ?? at, why: failure?.why ?? "", isCut: number === attempt, steps });
       run.steps = [];
     }
     Object.assign(run, { attempt: number, began: at, firstBegan: run.firstBegan ?? at, failure: null, status: null, position: null });

@@ -21,7 +21,7 @@ export function Run({ run }) {
   return html`<div class="run" aria-busy=${Boolean(run.attempt && !ending)}>
     <${RunHead} run=${run} />
     ${run.stepsBefore && html`<p><${Do} action=${() => state.stepsOf(run)}>Show what the agent did<//></p>`}
-    ${earlier.map((attempt) => html`<${Earlier} key=${attempt.attempt} attempt=${attempt} />`)}
+    ${earlier.map((attempt, at) => html`<${Earlier} key=${at} attempt=${attempt} />`)}
     <${Steps} run=${run} />
     ${run.failure && !ending && html`<p class="failure">Attempt ${run.attempt} failed: ${run.failure.why} · another follows</p>`}
     ${ending && html`<${Ending} run=${run} />`}
@@ -102,10 +102,11 @@ function Plan({ entries }) {
 }
 
 function Earlier({ attempt }) {
-  const { attempt: number, began, until, why, steps } = attempt;
+  const { attempt: number, began, until, why, isCut, steps } = attempt;
   const ordinal = number === 1 ? "1st" : number === 2 ? "2nd" : number === 3 ? "3rd" : `${number}th`;
   const took = duration(until - began);
-  return html`<${Fold} class="earlier" summary=${`${ordinal} attempt failed${took && ` after ${took}`}: ${beginning(why, 120)}`}>
+  const ended = isCut ? "attempt was cut off" : "attempt failed";
+  return html`<${Fold} class="earlier" summary=${`${ordinal} ${ended}${took && ` after ${took}`}${why && `: ${beginning(why, 120)}`}`}>
     ${() => html`<${Steps} run=${{ steps, ending: true, all: true }} />${why && html`<p class="failure">${why}</p>`}`}
   <//>`;
 }

@@ -41,6 +41,8 @@ pub struct Attempt {
     pub last_output: Instant,
     /// When it last printed something that is stored.
     pub last_said: Instant,
+    /// How long the next attempt should wait if this one fails.
+    pub retry_after: Option<Duration>,
     /// The answer so far.
     pub text: String,
     /// Content parts of the answer that are not text, each with the length of the text before it.
@@ -133,6 +135,7 @@ impl Attempt {
             began: now,
             last_output: now,
             last_said: now,
+            retry_after: None,
             text: String::new(),
             parts: Vec::new(),
             status: None,
@@ -155,6 +158,18 @@ impl Attempt {
 /// runs of the agent's own are ids of one thread.
 pub fn message_id_of(attempt: &Run) -> String {
     format!("msg_{}_{}", attempt.reply_to, attempt.attempt)
+}
+
+/// The id of a model's turn in an attempt, counted from 1.
+pub fn turn_id_of(attempt: &Run, number: u64) -> String {
+    let first = message_id_of(attempt);
+    if number > 1 { format!("{first}_{number}") } else { first }
+}
+
+/// Whether pieces with this id belong to that attempt.
+pub fn is_id_of(attempt: &Run, message_id: &str) -> bool {
+    let rest = message_id.strip_prefix(&*message_id_of(attempt));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
 }
 
 impl Ending {

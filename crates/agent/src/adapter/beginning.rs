@@ -3,33 +3,51 @@
 use std::io::{ErrorKind, Seek, Write};
 use std::time::{Duration, Instant};
 
-use thread::Result;
+use thread::model::filter::{Filter, Scope};
+use thread::queue::{Remaining, Selection};
+use thread::{Event, Result};
 
-use super::attempt::Attempt;
+use super::attempt::{Attempt, turn_id_of};
 use super::output::push_status;
 use super::turns::{KILLED, SETTLE};
 use super::{Adapter, LoopEvent, Running};
 use crate::attachments::attachments;
+use crate::memory::{Memory, Step};
 use crate::processes::descendants;
 use crate::program::Program;
 use crate::protocol::{Done, Prompt};
 use crate::transcript::transcript;
-use thread_conversation::{Answer, ClientInput, Entry, Message, Run, Status};
+use thread_conversation::{Answer, ClientInput, Entry, Message, Record, Run, Status, is_ending};
 
 /// The environment variable with the paths of the message's attached files, one per line.
 const ATTACHMENTS_VARIABLE: &str = "THREAD_ATTACHMENTS";
 
+/// The events that prompts are made of, if the thread is the agent's whole memory.
+const REMEMBERED: &str = "type = 'message' OR subtype IN ('run', 'model', 'turn_cut', 'error', 'cancelled', 'clear', \
+                          'forked')";
+
 impl Adapter {
-    /// Begins the next attempt of a run.
+    /// Whether the next attempt of a run is one that another adapter has left open, and that is continued.
+    pub(super) fn is_continued(&self, id: i64) -> bool {
+        self.options.protocol.remembers_by_thread() && self.runs.get(id).is_some_and(|open| open.in_attempt)
+    }
+
+    /// Begins the next attempt of a run, or continues one.
     pub(super) fn begin(&mut self, id: i64) -> Result<()> {
         self.clean_up_before(id);
         let Some(open) = self.runs.get(id).cloned() else { return Ok(()) };
-        if open.in_attempt {
+        let continues = self.is_continued(id);
+        if open.in_attempt && !continues {
             self.abandon(&open, KILLED);
             self.outbox.event(open.run.attempt_failed(KILLED, None));
         }
-        let run = Run { attempt: open.run.attempt + 1, ..open.run };
-        self.outbox.event(run.started());
+        let run = match continues {
+            true => open.run,
+            false => Run { attempt: open.run.attempt + 1, ..open.run },
+        };
+        if !continues {
+            self.outbox.event(run.started());
+        }
         self.outbox.attempt_begins();
         let mut attempt = Attempt::new(run.clone(), self.outbox.count());
         push_status(&mut attempt, &mut self.outbox, Status::Thinking);
@@ -50,7 +68,29 @@ impl Adapter {
                 self.flush_and_catch_up()?;
             }
         }
-        let prompt = self.prompt(run)?;
+        let mut prompt = self.prompt(run)?;
+        if self.options.protocol.remembers_by_thread() {
+            match self.next_step(id)? {
+                Some(Step::Ask { messages, number }) => {
+                    // What was streamed before the other adapter was killed counts for nothing.
+                    if continues {
+                        self.outbox.event(attempt.run.turn_cut(&turn_id_of(&attempt.run, number)));
+                    }
+                    attempt.message_id = turn_id_of(&attempt.run, number + u64::from(continues));
+                    prompt.messages = messages;
+                }
+                answered => {
+                    attempt.done = Some(done(answered, &mut attempt.message_id));
+                    self.attempt = Some(attempt);
+                    return Ok(());
+                }
+            }
+            if let Err(error) = self.options.protocol.prepare(&mut prompt) {
+                attempt.done = Some(Done::Failed { error, retryable: false });
+                self.attempt = Some(attempt);
+                return Ok(());
+            }
+        }
         if self.options.protocol.takes(ClientInput::TOOLS) {
             attempt.client_tools = prompt.input.tools().map(str::to_owned).collect();
         }
@@ -76,6 +116,41 @@ impl Adapter {
             if let Some(attempt) = &mut self.attempt {
                 attempt.done = Some(Done::Failed { error, retryable });
             }
+        }
+        Ok(())
+    }
+
+    /// What the thread says the run of a message does next.
+    fn next_step(&mut self, id: i64) -> Result<Option<Step>> {
+        let filter = Filter::new(REMEMBERED, Scope::Reading)?;
+        let mut selection = Selection { after: self.cleared.min(id - 1), limit: None, filter };
+        let mut memory = Memory::default();
+        loop {
+            let mut page: Vec<Event> = Vec::new();
+            let remaining = self.queue.read_page(&mut selection, &mut |row| {
+                page.push(row.to_event());
+                std::ops::ControlFlow::Continue(())
+            })?;
+            for event in page {
+                let record = Record::of(event);
+                let is_ending = is_ending(&mut self.queue, record.id(), &record.entry)?;
+                memory.note(&record, is_ending);
+            }
+            if remaining == Remaining::None {
+                return Ok(memory.next(id));
+            }
+        }
+    }
+
+    /// Does what follows from a model's turn, which is stored now.
+    pub(super) fn turn_stored(&mut self) -> Result<()> {
+        let is_due = |attempt: &&Attempt| attempt.done.is_none() && attempt.ending.is_none();
+        let Some(id) = self.attempt.as_ref().filter(is_due).map(|attempt| attempt.run.reply_to) else {
+            return Ok(());
+        };
+        let next = self.next_step(id)?;
+        if let Some(attempt) = &mut self.attempt {
+            attempt.done = Some(done(next, &mut attempt.message_id));
         }
         Ok(())
     }
@@ -131,6 +206,7 @@ impl Adapter {
             content: message.content,
             transcript,
             session: self.session.clone().filter(|_| fresh),
+            messages: Vec::new(),
         })
     }
 
@@ -176,4 +252,20 @@ impl Adapter {
         });
         Ok(())
     }
+}
+
+/// How an attempt ends whose model need not be asked again. Sets the id of its answer.
+fn done(next: Option<Step>, message_id: &mut String) -> Done {
+    let Some(Step::Answer { turn, message_id: id }) = next else {
+        let error = "what was asked is no longer in the thread".to_owned();
+        return Done::Failed { error, retryable: false };
+    };
+    *message_id = id.unwrap_or_else(|| std::mem::take(message_id));
+    let text = turn.text();
+    if text.is_empty() && turn.message.contains_key("tool_calls") {
+        let error = "the model wants to use a tool, and has none".to_owned();
+        return Done::Failed { error, retryable: false };
+    }
+    let stage = Some(turn.finish_reason.clone()).filter(|reason| reason != "stop");
+    Done::Answered { content: Some(text), total_tokens: turn.total_tokens(), stage }
 }

@@ -9,7 +9,7 @@ use thread::model::filter::{Filter, Scope};
 use thread::queue::{Remaining, Selection};
 
 use super::Adapter;
-use super::attempt::{Attempt, Ending, LONGEST_PIPE, OUTPUT_GRACE, Why, message_id_of};
+use super::attempt::{Attempt, Ending, LONGEST_PIPE, OUTPUT_GRACE, Why, is_id_of};
 use super::output::{LONGEST_ANSWER, push_status, too_long};
 use crate::protocol::{Done, Ended};
 use crate::sub_agent::{Sub, cancel_those_of};
@@ -108,7 +108,13 @@ impl Adapter {
             (None, None) => Why::Failed { error: "the agent program is gone".into(), retryable: true },
         };
         self.end_attempt_processes(&attempt, program);
-        self.close(id, why)
+        self.close(id, why)?;
+        if let (Some(wait), Some((of, at))) = (attempt.retry_after, &mut self.retry)
+            && *of == id
+        {
+            *at = (*at).max(Instant::now() + wait);
+        }
+        Ok(())
     }
 
     pub(super) fn answer(&mut self, attempt: &mut Attempt, answer: Answer) {
@@ -187,15 +193,15 @@ impl Adapter {
         if last_begun == 0 {
             return Ok(text);
         }
-        let filter = Filter::new("source = 'self' AND subtype = 'token'", Scope::Reading)?;
+        let filter = Filter::new("source = 'self' AND subtype IN ('token', 'turn_cut')", Scope::Reading)?;
         let mut selection = Selection { after: last_begun, limit: None, filter };
-        let written_as = message_id_of(run);
+        let is_its = |message_id: &Option<String>| message_id.as_ref().is_some_and(|id| is_id_of(run, id));
         while text.len() < MAX_PARTIAL
             && self.queue.read_page(&mut selection, &mut |row| {
-                if let Entry::Token { text: piece, message_id } = Entry::of(&row.to_event())
-                    && message_id.as_ref() == Some(&written_as)
-                {
-                    text.push_str(&piece);
+                match Entry::of(&row.to_event()) {
+                    Entry::Token { text: piece, message_id } if is_its(&message_id) => text.push_str(&piece),
+                    Entry::TurnCut { message_id } if is_its(&message_id) => text.clear(),
+                    _ => {}
                 }
                 ControlFlow::Continue(())
             })? == Remaining::Some

@@ -185,6 +185,8 @@ impl Adapter {
                 push_status(attempt, &mut self.outbox, Status::Thinking);
                 self.outbox.text(Kind::Thinking, attempt, text);
             }
+            Output::Turn(turn) => self.outbox.event(attempt.run.model(&attempt.message_id, &turn)),
+            Output::RetryAfter(wait) => attempt.retry_after = Some(wait),
             Output::Part(part) => attempt.parts.push((attempt.text.len(), part)),
             Output::Plan(entries) => self.outbox.event(attempt.run.plan(&entries)),
             Output::State(state) => self.outbox.event(attempt.run.state(&state)),
@@ -335,7 +337,8 @@ fn size_of(output: &Output) -> u64 {
                 + asked.details.len()
                 + choices.sum::<usize>()
         }
-        Output::Status(_) | Output::Session(_) | Output::Done(_) => 0,
+        Output::Turn(turn) => turn.message.values().map(|value| value.to_string().len()).sum(),
+        Output::Status(_) | Output::Session(_) | Output::RetryAfter(_) | Output::Done(_) => 0,
     };
     size as u64
 }

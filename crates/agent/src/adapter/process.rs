@@ -101,7 +101,7 @@ impl Adapter {
         if matches!(is_new(&mut self.queue), Ok(true)) {
             return;
         }
-        for protocol in ["ndjson", "acp"] {
+        for protocol in ["ndjson", "acp", "openai"] {
             self.kill(self.mark().with(PROTOCOL_VARIABLE, protocol));
         }
         if let Some(open) = self.runs.iter().find(|run| run.in_attempt) {

@@ -61,7 +61,7 @@ impl Adapter {
             }
         }
         let next = self.runs.next(self.options.stay.attempts);
-        self.waiter.take_if(|waiter| next != Next::Run(waiter.id));
+        self.waiter.take_if(|waiter| !matches!(next, Next::Run(id) | Next::GiveUp(id) if id == waiter.id));
         match next {
             Next::Nothing => {
                 self.restore_cursor()?;
@@ -81,7 +81,17 @@ impl Adapter {
                 let look = self.slots.as_ref().map_or(until, |_| Instant::now() + GIVE_WAY);
                 return Ok(Step::Wait(look.min(until)));
             }
-            Next::Run(id) => {
+            // An attempt that goes on does not count anew.
+            Next::GiveUp(id) if !self.is_continued(id) => {
+                self.clean_up_before(id);
+                let attempts = self.options.stay.attempts;
+                let error = match self.runs.get(id).is_some_and(|open| open.run.is_own) {
+                    true => KILLED.to_owned(),
+                    false => format!("{KILLED} or the agent program failed in each of {attempts} attempts"),
+                };
+                self.close(id, Why::Failed { error, retryable: false })?;
+            }
+            Next::Run(id) | Next::GiveUp(id) => {
                 if let Some((_, at)) = self.retry.filter(|&(of, at)| of == id && Instant::now() < at) {
                     return Ok(Step::Wait(at));
                 }
@@ -99,15 +109,6 @@ impl Adapter {
             Next::End(id, verdict) => {
                 self.clean_up_before(id);
                 self.close(id, Why::Verdict(verdict))?;
-            }
-            Next::GiveUp(id) => {
-                self.clean_up_before(id);
-                let attempts = self.options.stay.attempts;
-                let error = match self.runs.get(id).is_some_and(|open| open.run.is_own) {
-                    true => KILLED.to_owned(),
-                    false => format!("{KILLED} or the agent program failed in each of {attempts} attempts"),
-                };
-                self.close(id, Why::Failed { error, retryable: false })?;
             }
         }
         Ok(Step::Again)
@@ -224,7 +225,10 @@ impl Adapter {
                 Some(Why::Verdict(verdict))
             } else if !attempt.run.is_own && !attempt.waits_for_somebody() && Instant::now() >= quiet_at {
                 let quiet = thread::model::duration::format(self.options.settings.quiet);
-                let error = format!("the agent program printed nothing for {quiet}");
+                let error = match self.options.protocol.remembers_by_thread() {
+                    true => format!("the model sent nothing for {quiet}"),
+                    false => format!("the agent program printed nothing for {quiet}"),
+                };
                 Some(Why::Failed { error, retryable: true })
             } else {
                 None

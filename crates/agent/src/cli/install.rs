@@ -21,7 +21,8 @@ use super::{Failure, Globals, Result, current_directory, find_launcher, open, pr
 #[command(after_help = "\
 Examples:
   thread agent install --thread talk -- llm -m local
-  thread agent install --thread talk --env-file keys.env -- claude -p")]
+  thread agent install --thread talk --env-file keys.env -- claude -p
+  thread agent install --thread talk --protocol openai --url http://localhost:11434/v1 --model qwen3")]
 pub struct Command {
     /// The consumer's name
     #[arg(long, value_name = "NAME", default_value = CONSUMER)]
@@ -31,7 +32,7 @@ pub struct Command {
     #[command(flatten)]
     stay: Stay,
     /// The agent program and its arguments
-    #[arg(last = true, required = true, value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments)]
+    #[arg(last = true, group = "who", required_unless_present = "url", value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments)]
     program: Vec<String>,
 }
 
@@ -43,11 +44,11 @@ impl Command {
                 "use 1 to 128 of A-Z a-z 0-9 . _ - : @, beginning with a letter or digit",
             )
         })?;
-        self.settings.check()?;
-        let mut queue = open(globals.thread.clone())?;
         let cwd = current_directory()?;
-        let env_file = self.settings.env_file.as_ref().map(|file| readable(&cwd.join(file))).transpose()?;
-        let options = [self.settings.words(), self.stay.words()].concat();
+        let settings = self.settings.located(&cwd)?;
+        let mut queue = open(globals.thread.clone())?;
+        let env_file = settings.env_file.as_ref().map(|file| readable(&cwd.join(file))).transpose()?;
+        let options = [settings.words(), self.stay.words()].concat();
         let install = Install { consumer, options, env_file, ..Install::new(self.program, cwd) };
         let launcher = find_launcher()?;
         install::install(&mut queue, &launcher, &install).map_err(|e| match &e {

@@ -48,7 +48,7 @@ pub struct Command {
     #[command(flatten)]
     settings: Settings,
     /// The agent program and its arguments [default: the parent's]
-    #[arg(last = true, value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments)]
+    #[arg(last = true, group = "who", value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments)]
     program: Vec<String>,
 }
 
@@ -82,13 +82,14 @@ impl Command {
             None => by_hand(),
         };
         let cwd = current_directory()?;
-        let handler = match self.program.is_empty() {
+        let handler = match self.program.is_empty() && self.settings.url.is_none() {
             true => handler_of_parent(&mut parent)?,
             false => {
-                self.settings.check()?;
                 let file = self.settings.env_file.clone().or_else(|| variable(ENV_FILE).map(PathBuf::from));
-                let env_file = file.map(|file| readable(&cwd.join(file))).transpose()?;
-                let options = self.settings.words();
+                let settings = Settings { env_file: file, ..self.settings }.located(&cwd)?;
+                let env_file =
+                    settings.env_file.as_ref().map(|file| readable(&cwd.join(file))).transpose()?;
+                let options = settings.words();
                 Install { options, env_file, ..Install::new(self.program, cwd.clone()) }.handler()?
             }
         };

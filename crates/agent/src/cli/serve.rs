@@ -2,8 +2,9 @@
 
 use crate::adapter::{Adapter, Options};
 use crate::launcher;
-use crate::protocol::{Acp, Exec, Ndjson, Protocol, ToolServer};
-use crate::settings::{ProtocolArg, Settings, Stay, read_env_file};
+use crate::model::{Endpoint, default_key_variable};
+use crate::protocol::{Acp, Exec, Ndjson, OpenAi, Protocol, ToolServer};
+use crate::settings::{ProtocolArg, Settings, Stay, key, missing_key, read_env_file};
 use crate::sub_agent::is_sub_agent;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -16,7 +17,7 @@ use super::{Failure, Globals, Result, current_directory, open, variable};
 pub const ENV_FILE: &str = "THREAD_AGENT_ENV_FILE";
 
 /// Processes the consumer's messages until there has been nothing to do for long enough.
-pub fn run(settings: Settings, stay: Stay, program: Vec<String>, globals: &Globals) -> Result<()> {
+pub fn run(settings: Settings, stay: Stay, mut program: Vec<String>, globals: &Globals) -> Result<()> {
     // The consumer's lock must be held by this process only, not by processes the agent leaves behind.
     close_fds::set_fds_cloexec(3, &[]);
     let consumer = variable("THREAD_CONSUMER").and_then(|name| name.into_string().ok()).ok_or_else(|| {
@@ -46,6 +47,10 @@ pub fn run(settings: Settings, stay: Stay, program: Vec<String>, globals: &Globa
             let servers = if settings.mcp { vec![tools(&queue, &consumer)?] } else { Vec::new() };
             Box::new(Acp::new(current_directory()?, servers))
         }
+        ProtocolArg::OpenAi => {
+            program = own_program(&["_model"])?;
+            Box::new(model(&settings, &mut environment))
+        }
     };
     let options = Options {
         consumer: ConsumerId::stored(consumer),
@@ -62,6 +67,31 @@ pub fn run(settings: Settings, stay: Stay, program: Vec<String>, globals: &Globa
     std::thread::spawn(move || signals.forever().for_each(|_| stop.stop()));
     adapter.run()?;
     Ok(())
+}
+
+/// The command line of this program with these arguments.
+fn own_program(words: &[&str]) -> Result<Vec<String>> {
+    let own = std::env::current_exe()
+        .map_err(|e| Failure::failed(format_args!("cannot find this program: {e}"), "install it again"))?;
+    let own = own.to_string_lossy().into_owned();
+    Ok(std::iter::once(own).chain(words.iter().map(|word| (*word).to_owned())).collect())
+}
+
+/// The protocol for a model. Its key is taken out of `environment` and of this process's own, so that no program that
+/// is started from here has it.
+fn model(settings: &Settings, environment: &mut Vec<(String, String)>) -> OpenAi {
+    let url = settings.url.clone().unwrap_or_default();
+    let named = settings.key_env.as_deref();
+    let variable = named.or_else(|| default_key_variable(&url)).map(str::to_owned);
+    let key = variable.as_deref().and_then(|name| key(name, environment));
+    if let Some(name) = &variable {
+        environment.retain(|(known, _)| known != name);
+        // SAFETY: no other thread has been started yet.
+        unsafe { std::env::remove_var(name) };
+    }
+    let missing = named.filter(|_| key.is_none()).map(|name| missing_key(name).what);
+    let model = settings.model.clone().unwrap_or_default();
+    OpenAi::new(Endpoint { url, key }, model, settings.system.clone(), missing)
 }
 
 /// The server of tools for the agent of this thread.

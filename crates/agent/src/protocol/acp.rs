@@ -26,6 +26,7 @@ use self::call::{Call, known, reported, word_of};
 use self::requests::Request;
 pub use self::requests::ToolServer;
 use super::{Done, Output, Prompt, Protocol, send};
+use crate::lines::Lines;
 use thread_conversation::{Choice, ClientInput, Permission, ToolCall, ToolResult};
 
 /// How many bytes an agent may print that are not messages, such as notices of `npx`.
@@ -34,16 +35,12 @@ const NOISE: usize = 64 * 1024;
 /// The names that agents give the id of their own session, where it is another.
 const SESSION_ID: [&str; 2] = ["sessionId", "session_id"];
 
-/// The longest message, in bytes.
-const LONGEST_LINE: usize = 64 * 1024 * 1024;
-
 #[derive(Debug, Default)]
 pub struct Acp {
     /// Where the agent works; absolute.
     cwd: PathBuf,
     servers: Vec<ToolServer>,
-    /// The beginning of an incomplete line.
-    line: Vec<u8>,
+    lines: Lines,
     /// How many bytes it has printed that are not messages.
     noise: usize,
     last_id: u64,
@@ -303,12 +300,10 @@ impl Protocol for Acp {
 
     fn read(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Vec<Output> {
         let mut output = Vec::new();
-        for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
-            self.line.extend_from_slice(piece);
-            let whole = self.line.ends_with(b"\n");
-            if whole || self.line.len() > LONGEST_LINE {
-                let line = std::mem::take(&mut self.line);
-                output.extend(self.read_line(&line, out));
+        for line in self.lines.push(bytes) {
+            match line {
+                Ok(line) => output.extend(self.read_line(&line, out)),
+                Err(too_long) => output.push(Output::Done(Done::Broken(too_long.to_string()))),
             }
         }
         output

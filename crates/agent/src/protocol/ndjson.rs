@@ -10,15 +10,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Done, Output, Prompt, Protocol, send};
+use crate::lines::Lines;
 use thread_conversation::{ClientInput, Status, ToolCall, ToolResult};
-
-/// The longest line, in bytes: far more than an answer that may be stored.
-const LONGEST_LINE: usize = 64 * 1024 * 1024;
 
 #[derive(Debug, Default)]
 pub struct Ndjson {
-    /// The beginning of an incomplete line.
-    line: Vec<u8>,
+    lines: Lines,
     /// The run that is being answered.
     run_id: Option<String>,
 }
@@ -122,23 +119,13 @@ impl Protocol for Ndjson {
 
     fn read(&mut self, bytes: &[u8], _: &mut Vec<u8>) -> Vec<Output> {
         let mut output = Vec::new();
-        for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
-            self.line.extend_from_slice(piece);
-            if self.line.len() > LONGEST_LINE {
-                self.line.clear();
-                let limit = LONGEST_LINE >> 20;
-                let error = format!("the agent program printed a line of more than {limit} MiB");
-                output.push(Output::Done(Done::Broken(error)));
-            }
-            if !self.line.ends_with(b"\n") {
-                continue;
-            }
-            let line = std::mem::take(&mut self.line);
-            if !line.trim_ascii().is_empty() {
-                output.extend(
-                    self.read_line(&line).unwrap_or_else(|why| Some(Output::Done(Done::Broken(why)))),
-                );
-            }
+        for line in self.lines.push(bytes) {
+            let read = match line {
+                Ok(line) if line.trim_ascii().is_empty() => continue,
+                Ok(line) => self.read_line(&line),
+                Err(too_long) => Err(too_long.to_string()),
+            };
+            output.extend(read.unwrap_or_else(|why| Some(Output::Done(Done::Broken(why)))));
         }
         output
     }

@@ -11,6 +11,7 @@ mod install;
 mod keys;
 mod kill;
 mod ndjson;
+mod openai;
 mod priorities;
 mod slots;
 mod stop;

@@ -107,6 +107,19 @@ fn what_was_streamed_is_that_of_the_last_attempt() {
 }
 
 #[test]
+fn the_text_of_a_turn_that_was_cut_does_not_count() {
+    let (view, changes) = fold(&[
+        message(),
+        run(1).started(),
+        run(1).token("m", "lo"),
+        run(1).turn_cut("m"),
+        run(1).token("m_2", "ab"),
+    ]);
+    assert_eq!(changes[2..], ["text lo", "attempt 1 false", "text ab"]);
+    assert!(view.has_streamed("ab"));
+}
+
+#[test]
 fn the_state_of_a_failed_attempt_is_undone() {
     let state = run(1).state(&json!({ "n": 2 }));
     let failed = run(1).attempt_failed("x", None);

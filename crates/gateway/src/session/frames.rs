@@ -95,6 +95,8 @@ fn shown(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option
     };
     if let Some(bytes) = stored.large
         && !matches!(entry, Entry::Message(_) | Entry::Answer { .. })
+        // The answer has its text.
+        && event.subtype.as_deref() != Some("model")
     {
         let (source, r#type, subtype) = (event.source.clone(), event.kind.clone(), event.subtype.clone());
         let url = storage.event_url(session, stored.id());
@@ -122,6 +124,11 @@ fn shown(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option
         Entry::Answer { .. } => message(frame::Role::Assistant, Map::new(), None),
         Entry::RunStarted { attempt, .. } => {
             Event::from(frame::Status { status: frame::RunStatus::Started, attempt: Some(*attempt) })
+        }
+        // The attempt begins again: what it has said so far counts for nothing.
+        Entry::TurnCut { .. } => {
+            let attempt = Some(stored.record.attempt);
+            Event::from(frame::Status { status: frame::RunStatus::Started, attempt })
         }
         Entry::Status(status) => Event::from(frame::Status { status: status.as_str().into(), attempt: None }),
         Entry::Token { text, message_id } => frame::Token::new(text, message_id.clone()).into(),

@@ -11,7 +11,7 @@ use serde_json::Value;
 use thread_protocol::client::{Address, Client, Error, Received, Settings};
 use thread_protocol::event::{Event, Frame};
 use thread_protocol::method::{Accepted, Agent, AgentParams, NewParams, SessionsNew};
-use thread_testkit::{PATIENCE, World, program};
+use thread_testkit::{PATIENCE, Run, World, program};
 
 pub struct Gateway {
     /// A folder outside of the root, where agents have files.
@@ -41,6 +41,14 @@ impl Gateway {
         let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
         let (process, port, token) = spawn(&world, &options, 0);
         Gateway { world, options, process, port, token }
+    }
+
+    /// A gateway that a script of the shell starts.
+    pub fn by(script: &str) -> Gateway {
+        let world = World::named("gateway").with_system_path();
+        let run = world.run("sh").args(["-c", script]);
+        let (process, port, token) = begin(&world, run);
+        Gateway { world, options: Vec::new(), process, port, token }
     }
 
     pub fn root(&self) -> PathBuf {
@@ -116,18 +124,26 @@ impl Gateway {
     }
 }
 
-/// Starts it. Returns the process, its port and its token, which its link has.
+/// Starts it.
 fn spawn(world: &World, options: &[String], port: u16) -> (Child, u16, String) {
-    let log = std::fs::File::options().create(true).append(true).open(world.path("log")).unwrap();
     let serve = world.run(program("thread-serve")).arg("--root").arg(world.path("root"));
-    let serve = serve.args(["--listen", &format!("127.0.0.1:{port}")]).args(options);
-    let mut serve = serve.env("THREAD_NOTIFIER", "embedded").into_command();
-    let mut process = serve.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
-    let mut link = String::new();
-    BufReader::new(process.stdout.take().unwrap()).read_line(&mut link).unwrap();
-    let link = link.trim().strip_prefix("http://127.0.0.1:").and_then(|link| link.split_once("/#token="));
-    let (port, token) = link.unwrap_or_else(|| panic!("{}", world.read("log")));
-    (process, port.parse().unwrap(), token.to_owned())
+    begin(world, serve.args(["--listen", &format!("127.0.0.1:{port}")]).args(options))
+}
+
+/// Runs a command that starts it. Returns the process, its port and its token, which its link has.
+fn begin(world: &World, run: Run) -> (Child, u16, String) {
+    let log = std::fs::File::options().create(true).append(true).open(world.path("log")).unwrap();
+    let mut command = run.env("THREAD_NOTIFIER", "embedded").into_command();
+    let mut process = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let link = |line: String| {
+        let (port, token) = line.trim().strip_prefix("http://127.0.0.1:")?.split_once("/#token=")?;
+        Some((port.parse().unwrap(), token.to_owned()))
+    };
+    let (port, token) = lines.find_map(link).unwrap_or_else(|| panic!("{}", world.read("log")));
+    // The pipe stays open for whatever else the command has started.
+    std::thread::spawn(move || lines.for_each(drop));
+    (process, port, token)
 }
 
 /// The client of `thread-protocol`.

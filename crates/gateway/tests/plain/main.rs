@@ -10,6 +10,7 @@ use thread_protocol::client::Error;
 use thread_protocol::event::{Event, RunStatus};
 use thread_protocol::method::*;
 use thread_protocol::{Content, method};
+use thread_testkit::Models;
 
 use harness::{Gateway, Talk, tokens};
 
@@ -151,6 +152,101 @@ async fn a_program_that_fails_is_an_error_that_ends_the_run() {
     let seen = talk.until_the_end_of(&run_id).await;
     let Event::Error(error) = &seen.last().unwrap().event else { panic!("{seen:#?}") };
     assert!(error.message.contains("exit code 3"), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_model_is_an_agent_and_begins_again_if_it_is_killed() {
+    let Some(models) = Models::start([""; 0]) else { return };
+    let gateway = Gateway::with(&["--agent", &format!("openai:{}#slow", models.url), "--attempts", "1"]);
+    let page = gateway.get("/");
+    assert!(page.text().contains(" data-agent=\"slow\""), "{}", page.text());
+    let mut talk = gateway.client().await;
+    let session = talk.begins("talk").await;
+    let run_id = talk.says("one two three four five six").await.run_id.unwrap();
+    talk.until(|frame| matches!(&frame.event, Event::Token(_))).await;
+    kill_adapters(&gateway.root().join(session));
+    let seen = talk.until_the_end_of(&run_id).await;
+    let begins = |frame: &thread_protocol::event::Frame| matches!(&frame.event, Event::Status(status) if status.status == RunStatus::Started && status.attempt == Some(1));
+    let again = seen.iter().rposition(begins).unwrap();
+    assert_eq!(tokens(&seen[again..]), "one two three four five six");
+    let Event::Final(end) = &seen.last().unwrap().event else { panic!("{seen:#?}") };
+    assert_eq!(end.content, Content::from("one two three four five six"));
+    assert!(!seen.iter().any(|frame| matches!(&frame.event, Event::Error(_))), "{seen:#?}");
+}
+
+/// Kills the adapters in a folder, with the processes that ask models.
+fn kill_adapters(folder: &std::path::Path) {
+    for pid in thread_testkit::processes_in(&folder.to_string_lossy()) {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        if String::from_utf8_lossy(&line).contains("/thread-agent\0") {
+            thread_testkit::kill(pid);
+        }
+    }
+}
+
+#[test]
+fn a_models_turn_that_is_cut_off_is_another_message_for_an_ag_ui_client() {
+    let Some(models) = Models::start([""; 0]) else { return };
+    let gateway = Gateway::with(&["--agent", &format!("openai:{}#slow", models.url)]);
+    let root = gateway.root();
+    let killer = std::thread::spawn(move || {
+        let log = |entry: fs::DirEntry| fs::read_to_string(entry.path().join("events.jsonl")).ok();
+        let has_token =
+            || fs::read_dir(&root).unwrap().flatten().filter_map(log).any(|log| log.contains("\"token\""));
+        thread_testkit::wait_until("a piece of the answer", has_token);
+        kill_adapters(&root);
+    });
+    let input = json!({
+        "protocolVersion": "1.0", "threadId": "plain", "runId": "r1", "tools": [], "context": [], "state": {},
+        "messages": [{ "id": "m1", "role": "user", "content": "one two three four" }],
+    });
+    let events = gateway.post("/api/v1/agent/run", &input).events();
+    killer.join().unwrap();
+    let texts: Vec<&Value> = events.iter().filter(|event| event["type"] == "TEXT_MESSAGE_START").collect();
+    assert_eq!(texts.len(), 2, "{events:#?}");
+    let last = &texts[1]["messageId"];
+    assert_ne!(last, &texts[0]["messageId"]);
+    let of_last =
+        events.iter().filter(|event| event["type"] == "TEXT_MESSAGE_CONTENT" && event["messageId"] == *last);
+    let text: String = of_last.map(|event| event["delta"].as_str().unwrap()).collect();
+    assert_eq!(text, "one two three four");
+    assert!(events.iter().any(|event| event["type"] == "CUSTOM" && event["name"] == "thread.attempt"));
+}
+
+#[tokio::test]
+async fn the_two_lines_of_the_readme_are_a_chat() {
+    if thread_agent::launcher::on_path("python3").is_none() {
+        return thread_testkit::skipped("python3");
+    }
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let readme = fs::read_to_string(format!("{folder}/README.md")).unwrap();
+    let mut blocks = readme.split("```sh\n").filter_map(|block| block.split_once("```"));
+    let (lines, _) = blocks.find(|(block, _)| block.starts_with("python3 fixtures/model.py")).unwrap();
+    assert_eq!(lines.lines().count(), 2);
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let lines =
+        lines.replace("fixtures/", &format!("'{folder}'/fixtures/")).replace("8808", &port.to_string());
+    let gateway = Gateway::by(&format!("{} --root root --listen 127.0.0.1:0", lines.trim_end()));
+    let mut talk = gateway.client().await;
+    talk.begins("talk").await;
+    let run_id = talk.says("hello").await.run_id.unwrap();
+    let seen = talk.until_the_end_of(&run_id).await;
+    let Event::Final(end) = &seen.last().unwrap().event else { panic!("{seen:#?}") };
+    assert_eq!(end.content, Content::from("hello"));
+}
+
+#[test]
+fn a_model_without_a_name_is_refused() {
+    let world = thread_testkit::World::named("gateway").with_system_path();
+    for (agent, why) in [
+        ("openai:http://127.0.0.1:9/v1", "names no model"),
+        ("openai:127.0.0.1:9#m", "it is not a URL"),
+        ("openai:http://me:pw@host/v1#m", "a key is given by --key-env"),
+    ] {
+        let serve = world.run(thread_testkit::program("thread-serve"));
+        let error = serve.args(["--root", "root", "--listen", "127.0.0.1:0", "--agent", agent]).fails(2);
+        assert!(error.contains(why), "{error}");
+    }
 }
 
 #[tokio::test]

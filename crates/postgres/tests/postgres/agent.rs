@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use thread_testkit::{kill, postgres::server, wait_until};
+use thread_testkit::{Models, kill, postgres::server, wait_until};
 
 use crate::guards::running;
 use crate::machine::Machine;
@@ -11,12 +11,17 @@ const ADA: &str = "external:web:main:dm:default:ada";
 
 /// A machine with a worker and this agent, which is a shell script; `None` without a server.
 fn with_agent(protocol: &str, script: &str) -> Option<Machine> {
+    with(&["--protocol", protocol, "--idle", "1s", "--", "sh", "agent.sh"], script)
+}
+
+/// The same with all options of the agent.
+fn with(options: &[&str], script: &str) -> Option<Machine> {
     let mut machine = Machine::new(&server()?.location());
     // `thread-agent` passes on to the program that knows such locations; both are next to this machine's `thread`.
     thread_testkit::program("thread-agent");
     machine.ok(&["init", &machine.location]);
     fs::write(machine.path("agent.sh"), script).unwrap();
-    machine.ok(&["agent", "install", "--protocol", protocol, "--idle", "1s", "--", "sh", "agent.sh"]);
+    machine.ok(&[&["agent", "install"], options].concat());
     machine.start_worker(&["--lease", "4s"]);
     Some(machine)
 }
@@ -91,6 +96,27 @@ fn a_run_can_be_cancelled_and_an_agent_stopped() {
     let pid = begins(&machine);
     machine.ok(&["agent", "stop"]);
     assert!(!is_there(&pid));
+}
+
+#[test]
+fn a_model_is_given_what_was_said_and_continues_after_a_kill() {
+    let Some(models) = Models::start([""; 0]) else { return };
+    let options = ["--protocol", "openai", "--url", &models.url, "--model", "slow", "--attempts", "1"];
+    let Some(machine) = with(&options, "") else { return };
+    say(&machine, "one two three four");
+    wait_until("a piece of the answer", || !told(&machine, "subtype = 'token'").is_empty());
+    for pid in machine.processes() {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        if String::from_utf8_lossy(&line).contains("/thread-agent-postgres\0") {
+            kill(pid);
+        }
+    }
+    wait_until("an answer", || !answers(&machine).is_empty());
+    say(&machine, "five");
+    wait_until("the next answer", || answers(&machine).len() == 2);
+    assert_eq!(answers(&machine), ["one two three four", "five"]);
+    assert_eq!(told(&machine, "subtype IN ('run', 'turn_cut')").len(), 3);
+    assert_eq!(told(&machine, "subtype = 'model'").len(), 2);
 }
 
 #[test]

@@ -206,6 +206,8 @@ impl Translator {
         let to = &mut self.to;
         match change? {
             Change::Attempt { number, restored } => {
+                // What an attempt that was cut off has said is a message of its own.
+                to.close();
                 to.custom("attempt", json!({ "attempt": number }));
                 if restored {
                     to.state(&self.view.state);
