@@ -246,6 +246,7 @@ fn consumer(status: &ConsumerStatus, alone: bool) -> String {
         ("oldest_pending:", status.oldest.as_ref().and_then(|(_, stored_at)| stored_at.clone())),
         ("last_run:", last_run.map(|(ended, exit)| format!("{} {exit}", time::format(ended)))),
         ("dead:", (s.dead > 0).then(|| s.dead.to_string())),
+        ("expired:", (s.state.expired > 0).then(|| s.state.expired.to_string())),
         ("filter_errors:", (s.filter_errors > 0).then(filter_errors)),
     ];
     let mut text = format!("  - {}\n", plain(s.consumer.as_str()));

@@ -19,6 +19,7 @@ use crate::model::ledger::Sleep;
 use crate::model::run::{Phase, Task};
 use crate::model::step::{Kind, Step};
 use crate::model::subscription::{ConsumerId, Subscription};
+use crate::model::time::{self, Time};
 use crate::queue::Queue;
 use crate::store::{RunUpdate, ScanRange, StepChange, StepsOf};
 
@@ -142,7 +143,12 @@ pub fn wait(queue: &mut Queue, of: Of<'_>, step: &Step) -> Result<Waited> {
         now.scanned = now.scanned.max(reached);
         let is_over = now.is_over(Utc::now());
         let came = match &now.filter {
-            Some(filter) => find_event(queue, filter, &mut now.scanned)?,
+            Some(filter) => {
+                let found = find_event(queue, filter, &mut now.scanned)?;
+                // Nobody may have looked in time. What has come since then is too late all the same.
+                let in_time = |stored: &Option<Time>| now.until.is_none_or(|until| *stored <= Some(until));
+                found.filter(|(_, stored)| in_time(stored)).map(|(line, _)| line)
+            }
             None => is_over.then(Vec::new),
         };
         if came.is_some() || is_over {
@@ -246,8 +252,9 @@ fn asleep(queue: &mut Queue, current: &Subscription, of: Of<'_>, name: &str) -> 
     Ok(other.map(|step| step.sleep(now)))
 }
 
-/// The line of the first event after one that matches, which is moved to where nothing before it does.
-fn find_event(queue: &mut Queue, filter: &str, after: &mut i64) -> Result<Option<Vec<u8>>> {
+/// The line of the first event after one that matches, and when it was stored. The one is moved to where nothing before it
+/// does.
+fn find_event(queue: &mut Queue, filter: &str, after: &mut i64) -> Result<Option<(Vec<u8>, Option<Time>)>> {
     let Some(filter) = Filter::new(filter, Scope::Subscription)? else { return Ok(None) };
     loop {
         let newest = queue.newest()?.0;
@@ -265,7 +272,7 @@ fn find_event(queue: &mut Queue, filter: &str, after: &mut i64) -> Result<Option
         queue.store.read(id - 1, id, 1, &mut |row| {
             let mut text = Vec::new();
             row.write_line(&mut text);
-            line = Some(text);
+            line = Some((text, std::str::from_utf8(row.created_at).ok().and_then(time::parse)));
             ControlFlow::Break(())
         })?;
         if line.is_some() {

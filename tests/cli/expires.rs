@@ -104,6 +104,7 @@ fn pop_passes_over_it() {
     push(&world, &["D"]);
     world.thread(["pop", "bot", "--fail-if-none"]).fails(3);
     assert_eq!((expired(&world, "bot"), &world.consumer("bot")["last_acked_id"]), (4, &json!(6)));
+    assert!(world.thread(["info"]).quiet().contains("expired: 4\n"));
 }
 
 #[test]

@@ -819,3 +819,18 @@ fn a_run_that_has_gone_to_sleep_costs_no_attempt_though_its_supervisor_was_kille
         assert_eq!((world.lines("began").len(), world.consumer("bot")["dead"].clone()), (2, json!(0)));
     }
 }
+
+#[test]
+fn an_event_that_came_after_the_time_was_over_is_too_late_though_nobody_looked() {
+    let world = World::with_thread();
+    world.thread(["subscribe", "bot", "--no-handler"]).quiet();
+    world.push("x");
+    let wait = ["await", "ok", "--consumer", "bot", "--event", "1", "--subtype", "ok", "--timeout", "300ms"];
+    world.thread(wait).ends_with(75);
+    let until =
+        world.query("SELECT CAST(unixepoch(step ->> '$.until', 'subsec') * 1000 AS INTEGER) FROM steps");
+    wait_until("the time to be over", || chrono::Utc::now().timestamp_millis() > until);
+    world.thread(["push", "--subtype", "ok", "late"]).quiet();
+    world.thread(wait).ends_with(3);
+    world.thread(wait).ends_with(3);
+}
