@@ -68,6 +68,7 @@ fn restarts_and_prunes_make_no_time_of_a_schedule_come_twice() {
     }
     let before = ticks.len();
     wait_until("one more", || {
+        machines.iter_mut().for_each(|machine| machine.revive_worker(&[]));
         ticks.extend(take(&one));
         ticks.len() > before
     });
