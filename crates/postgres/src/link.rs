@@ -81,12 +81,11 @@ impl Link {
     /// `thread` is its number, in the schema with this name in front of those of tables.
     pub fn new(
         target: Target,
-        connection: Connection,
+        connection: Option<Connection>,
         prefix: String,
         (thread, has_schedules, has_steps): (i64, bool, bool),
         busy_limit: Duration,
     ) -> Link {
-        let connection = Some(connection);
         Link {
             target,
             prefix,
@@ -103,18 +102,8 @@ impl Link {
     /// The same thread, by another connection, which is taken when it is needed.
     pub fn again(&self, busy_limit: Duration) -> Link {
         let (target, prefix) = (self.target.clone(), self.prefix.clone());
-        let (thread, has_schedules, has_steps) = (self.thread, self.has_schedules, self.has_steps);
-        Link {
-            target,
-            prefix,
-            thread,
-            has_schedules,
-            has_steps,
-            connection: None,
-            busy_limit,
-            is_spoilt: false,
-            in_snapshot: false,
-        }
+        let thread = (self.thread, self.has_schedules, self.has_steps);
+        Link::new(target, None, prefix, thread, busy_limit)
     }
 
     /// The connection; a new one if it was lost.

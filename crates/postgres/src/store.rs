@@ -47,7 +47,7 @@ pub fn open(location: &Location, busy_limit: Duration) -> Result<Box<dyn Store>>
         opened => opened?,
     };
     let prefix = migrate::prefix(&target.schema);
-    Ok(Box::new(Link::new(target, connection, prefix, thread, busy_limit)))
+    Ok(Box::new(Link::new(target, Some(connection), prefix, thread, busy_limit)))
 }
 
 /// Makes a thread, and the schema if it is missing.
