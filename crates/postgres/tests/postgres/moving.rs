@@ -123,7 +123,11 @@ fn a_long_thread_is_the_same_there_and_back_though_both_are_killed_at_ten_moment
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        machine.run(&["clone", from, to, "--move"]);
+        // The session of one that was killed may still be there.
+        wait_until("the thread to be moved", || {
+            let moved = machine.run(&["clone", from, to, "--move"]);
+            moved.status.success() || String::from_utf8_lossy(&moved.stderr).contains("was moved to")
+        });
         let error = machine.fails(1, &["push", "-t", from, "x"]);
         assert!(error.contains(&format!("this thread was moved to {to}")), "{error}");
     };
