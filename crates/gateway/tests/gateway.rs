@@ -311,6 +311,8 @@ scenarios! {
         a_stalled_consumer_is_found_and_resumed
         dead_letters_are_retried_by_reason_and_some_are_discarded
         a_cursor_is_moved_and_what_follows_is_handled_again
+        steps_are_seen_and_forgotten_and_an_event_of_a_pool_is_tried_at_once
+        dead_letters_of_kept_handlers_are_retried
         a_running_handler_is_stopped
         a_run_has_its_output_and_its_timeline
         events_are_browsed_from_the_newest_on
@@ -389,6 +391,8 @@ scenarios! {
         words_are_searched_for_in_the_contents
         old_events_that_nobody_takes_are_flagged
         what_is_to_come_is_shown
+        the_steps_of_a_handler_are_shown_and_forgotten
+        what_is_typed_stays_while_the_thread_cannot_be_read
         runs_of_one_second_are_told_apart
         a_filter_that_takes_too_long_says_how_far_it_has_come
         an_event_shows_its_content_and_who_handled_it

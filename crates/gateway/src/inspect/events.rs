@@ -3,14 +3,21 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
+use chrono::Utc;
 use thread::model::filter::Scope;
 use thread::model::run::{RUNS_KEPT, Run, RunResult};
+use thread::model::step::Step;
+use thread::model::time;
 use thread::pending::checked_filter;
 use thread::queue::Selection;
+use thread::store::StepsOf;
 use thread::{After, Filter, Queue};
 use thread_sessions::{RequestError, Result};
 
-use super::dto::{self, DeadLetter, EventDetail, EventPage, FilterFailures, Handled, Handling, Incomplete};
+use super::dto::{
+    self, DeadLetter, EventDetail, EventPage, EventStep, FilterFailures, Handled, Handling, HandlingWait,
+    Incomplete,
+};
 use super::threads::Target;
 use super::{FILTER_TIME, dead, event, runs};
 
@@ -88,13 +95,32 @@ pub fn detail(
         next,
         handled: handled(queue, &event, &dead)?,
         dead,
+        steps: steps(queue, id)?,
         event,
     })
 }
 
+/// What handlers have done for an event, the first first.
+fn steps(queue: &mut Queue, id: i64) -> Result<Vec<EventStep>> {
+    let now = Utc::now();
+    let mut all = queue.store().steps(StepsOf { event: Some(id), ..StepsOf::default() })?;
+    all.sort_by_key(|step| step.since);
+    let form = |step: Step| EventStep {
+        consumer: step.consumer.as_str().to_owned(),
+        kind: step.kind.as_str().to_owned(),
+        state: step.state(now).to_owned(),
+        began: time::format(step.since),
+        ended: step.ended.map(time::format),
+        until: step.until.map(time::format),
+        name: step.name,
+        words: step.words,
+    };
+    Ok(all.into_iter().map(form).collect())
+}
+
 /// What the consumers have done with an event.
 fn handled(queue: &mut Queue, event: &dto::Event, dead: &[DeadLetter]) -> Result<Vec<Handled>> {
-    let mut all = Vec::new();
+    let (mut all, now) = (Vec::new(), Utc::now());
     for subscription in queue.subscriptions()? {
         // A filter that is broken matches nothing.
         let Ok(filter) = checked_filter(&subscription) else { continue };
@@ -104,7 +130,8 @@ fn handled(queue: &mut Queue, event: &dto::Event, dead: &[DeadLetter]) -> Result
             continue;
         }
         let name = subscription.consumer.as_str();
-        let outcome = match subscription.last_acked_id >= event.id {
+        let ledger = queue.store().ledger(&subscription.consumer)?;
+        let outcome = match ledger.finished_upto(event.id).is_some() {
             _ if dead.iter().any(|letter| letter.consumer == name) => Handling::Dead,
             true => Handling::Acknowledged,
             false => Handling::Pending,
@@ -112,14 +139,19 @@ fn handled(queue: &mut Queue, event: &dto::Event, dead: &[DeadLetter]) -> Result
         let past = queue.runs(&subscription.consumer, RUNS_KEPT)?;
         let run = run_of(&past, event).filter(|_| outcome != Handling::Pending);
         let run = run.map(|run| runs::id_of(run.began));
-        all.push(Handled { consumer: name.to_owned(), outcome, run });
+        let wait = ledger.waits().get(&event.id).filter(|wait| !wait.is_over(now)).map(|wait| HandlingWait {
+            attempts: wait.attempts,
+            until: wait.shown_until(now).map(time::format),
+            is_asleep: wait.is_asleep(),
+        });
+        all.push(Handled { consumer: name.to_owned(), outcome, run, wait });
     }
     Ok(all)
 }
 
 /// The run after which an event was acknowledged or a dead letter.
 fn run_of<'r>(past: &'r [Run], event: &dto::Event) -> Option<&'r Run> {
-    let is_later = |run: &&Run| thread::model::time::format(run.ended) >= event.created_at;
+    let is_later = |run: &&Run| time::format(run.ended) >= event.created_at;
     let done = |run: &&Run| {
         // A handler that pops may have acknowledged it whatever its end.
         let is_end = matches!(run.result, RunResult::Succeeded | RunResult::Dead) || run.events.is_none();

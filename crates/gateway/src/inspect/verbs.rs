@@ -7,10 +7,10 @@ use thread::files::log::Level;
 use thread::model::event::NewEvent;
 use thread::model::exponential_backoff::ExponentialBackoff;
 use thread::model::position::Position;
-use thread::model::run::{Deliver, StopRequest};
+use thread::model::run::StopRequest;
 use thread::model::subscription::ConsumerId;
 use thread::run::stop::{Stopped, Stopping};
-use thread::run::{control, wake};
+use thread::run::{control, steps, wake};
 use thread::{Error, Queue};
 use thread_sessions::{Kind, RequestError, Result};
 
@@ -24,11 +24,15 @@ const FIRST_LOOK: Duration = Duration::from_millis(20);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Something that is done to a consumer.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub enum Verb {
     Pause,
     Resume,
+    /// Only end the wait of this event.
+    ResumeEvent(i64),
     Seek(Position),
+    /// Remove a step of this event, so that it is done again.
+    ForgetStep(i64, String),
 }
 
 impl Inspector {
@@ -37,8 +41,8 @@ impl Inspector {
     /// # Errors
     ///
     /// There is no such consumer; errors of the thread.
-    pub fn act(&self, queue: &mut Queue, consumer: &ConsumerId, verb: Verb) -> Result<Consumer> {
-        queue.subscription(consumer)?;
+    pub fn act(&self, queue: &mut Queue, consumer: &ConsumerId, verb: &Verb) -> Result<Consumer> {
+        let subscription = queue.subscription(consumer)?;
         match verb {
             Verb::Pause => {
                 control::pause(queue, consumer)?;
@@ -49,9 +53,21 @@ impl Inspector {
                 queue.log(Level::Info, format_args!("resume: consumer={consumer}"));
                 self.wake(queue, consumer);
             }
-            Verb::Seek(to) => {
-                queue.seek(consumer, to)?;
+            Verb::ResumeEvent(id) => {
+                if !subscription.options.finishes_singly() {
+                    let what = format!("'{consumer}' acknowledges everything up to one event");
+                    return Err(RequestError::NotNow(format!("{what}; resume the consumer")));
+                }
+                control::resume_event(queue, consumer, *id)?;
+                queue.log(Level::Info, format_args!("resume: consumer={consumer} id={id}"));
                 self.wake(queue, consumer);
+            }
+            Verb::Seek(to) => {
+                queue.seek(consumer, *to)?;
+                self.wake(queue, consumer);
+            }
+            Verb::ForgetStep(event, name) => {
+                steps::forget(queue, steps::Of { consumer, event: *event, claim: None }, name)?;
             }
         }
         state::consumer(queue, consumer)
@@ -133,7 +149,7 @@ impl Inspector {
     ///
     /// There is no such consumer, or no such dead letter; the consumer pops for itself; errors of the thread.
     pub fn retry(&self, queue: &mut Queue, consumer: &ConsumerId, meant: &Meant) -> Result<Retried> {
-        if queue.subscription(consumer)?.options.deliver != Deliver::Stdin {
+        if !queue.subscription(consumer)?.options.retries_dead_letters() {
             let what =
                 format!("the consumer '{consumer}' pops for itself, so nothing can be delivered to it again");
             let fix = "`thread unsubscribe` it and subscribe it with --deliver stdin";

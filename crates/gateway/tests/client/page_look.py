@@ -377,6 +377,48 @@ async def what_is_to_come_is_shown():
         await expect(tab.locator(".to-come")).to_have_count(0)
 
 
+async def the_steps_of_a_handler_are_shown_and_forgotten():
+    async with looking() as (inbox, gateway, browser, tab):
+        handler = """set -e; cat >/dev/null
+            thread step charge -- sh -c 'echo "$THREAD_EVENT_ID" >>charged; echo "<b>paid</b>"'
+            thread await approval --subtype approval"""
+        inbox.subscribe("orders", handler, "--deliver", "stdin", "--concurrency", "2", "--filter", "subtype IS NULL")
+        inbox.push("tea")
+        await tab.open("#/look/inbox/events/1")
+        rows = tab.locator(".steps tbody tr")
+        await expect(rows).to_have_count(2)
+        await expect(rows.nth(0)).to_contain_text("charge")
+        await expect(rows.nth(0)).to_contain_text("done")
+        await expect(rows.nth(1)).to_contain_text("waits")
+        await expect(rows.nth(1)).to_contain_text("subtype = 'approval'")
+        await expect(tab.locator(".event .plain-list li", has_text="orders")).to_contain_text("asleep, until another event comes")
+        await picture(tab, "look-steps")
+        await button(tab, "Forget charge …").click()
+        await expect(tab.locator("dialog")).to_contain_text("runs its command again")
+        await button(tab, "Forget", tab.locator("dialog")).click()
+        await expect(rows).to_have_count(1)
+        inbox.push("yes", "--subtype", "approval")
+        await expect(rows).to_have_count(2)
+        await expect(rows.filter(has_text="approval")).to_contain_text("done")
+        await expect(tab.locator(".event .plain-list li", has_text="orders")).to_contain_text("done")
+        assert (inbox.dir / "charged").read_text() == "1\n1\n"
+
+
+async def what_is_typed_stays_while_the_thread_cannot_be_read():
+    async with looking() as (inbox, gateway, browser, tab):
+        inbox.push("first")
+        await tab.open("#/look/inbox/push")
+        await tab.get_by_label("Content").fill("half a sentence")
+        with contextlib.closing(sqlite3.connect(inbox.path / "events.db", isolation_level=None, timeout=30)) as db:
+            db.execute("PRAGMA locking_mode = EXCLUSIVE")
+            db.execute("BEGIN IMMEDIATE")
+            db.execute("COMMIT")
+            await expect(tab.locator(".look .error")).to_contain_text("locked")
+            await expect(tab.get_by_label("Content")).to_have_value("half a sentence")
+        await expect(tab.locator(".look .error")).to_have_count(0)
+        await expect(tab.get_by_label("Content")).to_have_value("half a sentence")
+
+
 async def runs_of_one_second_are_told_apart():
     async with looking() as (inbox, gateway, browser, tab):
         inbox.subscribe("quick", "cat >/dev/null", "--deliver", "stdin", "--batch-size", "1")

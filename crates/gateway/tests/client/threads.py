@@ -152,6 +152,70 @@ async def dead_letters_are_retried_by_reason_and_some_are_discarded():
 
 
 @with_httpx
+async def steps_are_seen_and_forgotten_and_an_event_of_a_pool_is_tried_at_once():
+    with Queues("inbox") as queues:
+        look = queues.look
+        handler = f"""set -e; cat >/dev/null
+            thread step note -- sh -c 'echo $THREAD_EVENT_ID >>{queues.dir}/noted; echo noted'
+            thread sleep pause 10m
+            test -e {queues.dir}/open"""
+        queues.thread("inbox", "subscribe", "pool", handler, "--deliver", "stdin", "--concurrency", "2", "--backoff", "1h")
+        asleep = queues.push("inbox", "first")
+        detail = lambda id: look.get(f"/inbox/events/{id}")
+        standing = lambda id: detail(id)["handled"][0]
+        look.until(lambda answer: "wait" in answer["handled"][0], f"/inbox/events/{asleep}")
+        note, pause = detail(asleep)["steps"]
+        assert (note["name"], note["kind"], note["state"], note["consumer"]) == ("note", "step", "done", "pool")
+        assert "ended" in note and "until" not in note and note["words"].startswith("sh -c")
+        assert (pause["name"], pause["kind"], pause["state"], pause["words"]) == ("pause", "sleep", "waiting", "10m")
+        wait = standing(asleep)["wait"]
+        assert wait["is_asleep"] and wait["attempts"] == 0 and wait["until"] == pause["until"]
+        assert standing(asleep)["outcome"] == "pending"
+
+        # A step that is forgotten is done again by the next run.
+        forget = lambda **body: look.post("/inbox/consumers/pool/forget_step", {"event": asleep, **body})
+        assert forget(name="note")["name"] == "pool"
+        assert [step["name"] for step in detail(asleep)["steps"]] == ["pause"]
+        assert "note" in look.refused(404, "/inbox/consumers/pool/forget_step", {"event": asleep, "name": "note"})
+        look.refused(400, "/inbox/consumers/pool/forget_step", {"event": asleep})
+        look.refused(404, "/inbox/consumers/nobody/forget_step", {"event": asleep, "name": "pause"})
+        assert forget(name="pause")["name"] == "pool"
+        look.post("/inbox/consumers/pool/resume", {"event": asleep})
+        look.until(lambda answer: len(answer["steps"]) == 2 and "wait" in answer["handled"][0], f"/inbox/events/{asleep}")
+        assert (queues.dir / "noted").read_text() == f"{asleep}\n" * 2
+
+        # One that is finished before an earlier one is done, not pending.
+        (queues.dir / "open").touch()
+        quick = ["subscribe", "quick", f"grep -q second || test -e {queues.dir}/go", "--deliver", "stdin", "--batch-size", "1", "--concurrency", "2", "--backoff", "1h"]
+        queues.thread("inbox", *quick)
+        held, done = queues.push("inbox", "held"), queues.push("inbox", "second")
+        of = lambda answer: next(one for one in answer["handled"] if one["consumer"] == "quick")
+        look.until(lambda answer: of(answer)["outcome"] == "acknowledged", f"/inbox/events/{done}")
+        look.until(lambda answer: of(answer).get("wait", {}).get("attempts") == 1, f"/inbox/events/{held}")
+        assert not of(detail(held))["wait"]["is_asleep"]
+        (queues.dir / "go").touch()
+        look.post("/inbox/consumers/quick/resume", {"event": held})
+        look.until(lambda answer: of(answer)["outcome"] == "acknowledged", f"/inbox/events/{held}")
+        look.refused(409, "/inbox/consumers/quick/resume", {"event": held})
+        queues.thread("inbox", "subscribe", "plain", "true", "--deliver", "stdin")
+        assert "everything up to one event" in look.refused(409, "/inbox/consumers/plain/resume", {"event": held})
+
+
+@with_httpx
+async def dead_letters_of_kept_handlers_are_retried():
+    with Queues("inbox") as queues:
+        look = queues.look
+        handler = f"""while read -r line; do id=$(printf '%s' "$line" | sed 's/.*"id":\\([0-9]*\\).*/\\1/')
+            if test -e {queues.dir}/open; then echo "{{\\"ack\\":$id}}"; else echo "{{\\"nack\\":$id,\\"error\\":\\"closed\\"}}"; fi; done"""
+        queues.thread("inbox", "subscribe", "kept", handler, "--deliver", "ndjson", "--max-attempts", "1", "--stall-after", "never")
+        id = queues.push("inbox")
+        look.until(lambda answer: answer["total"] == 1, "/inbox/dead")
+        (queues.dir / "open").touch()
+        assert look.post("/inbox/dead/retry", {"consumer": "kept", "ids": [id]})["retried"] == 1
+        look.until(lambda answer: answer["total"] == 0, "/inbox/dead")
+
+
+@with_httpx
 async def a_cursor_is_moved_and_what_follows_is_handled_again():
     with Queues("inbox") as queues:
         look = queues.look

@@ -1,6 +1,6 @@
 // A thread: its errors, its consumers and its last events.
 
-import { html, useEffect, useState } from "../vendor/preact.js";
+import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { Offline } from "../offline.js";
 import { Ago, Stamp } from "../time.js";
 import { bytesText, visible } from "../text.js";
@@ -20,7 +20,12 @@ import * as address from "../address.js";
 const PAGES = { thread: Overview, consumer: ConsumerPage, run: RunPage, events: Events, dead: Dead, push: Push };
 
 export function Thread({ route }) {
-  const { data: thread, stream } = useWatch(api([route.thread, "watch"]));
+  const { data, stream } = useWatch(api([route.thread, "watch"]));
+  // What was seen last stays while the thread cannot be looked at: what is open and typed in it must not vanish.
+  const seen = useRef(null);
+  if (data && (!data.error || seen.current?.id !== data.id)) seen.current = data;
+  const thread = seen.current;
+  const trouble = data?.error;
   const name = thread ? visible(thread.title || thread.name) : null;
   useEffect(() => {
     state.threadName = name;
@@ -32,8 +37,8 @@ export function Thread({ route }) {
     ${stream.state === "refused" && html`<div class="page"><p class="error" role="alert">${stream.why}</p><p><a href=${address.look()}>All threads</a></p></div>`}
     ${thread && html`<${Tabs} thread=${thread} page=${route.page} />
       ${thread.read_only && html`<p class="hint read-only">Only looking: the gateway was started with --read-only.</p>`}
-      ${thread.error ? html`<p class="page error" role="alert">${visible(thread.error.message ?? thread.error)}</p>`
-        : html`<${Page} key=${route.page + (route.consumer ?? "") + (route.run ?? "")} thread=${thread} route=${route} />`}`}`;
+      ${trouble && html`<p class="page error" role="alert">${visible(trouble.message ?? trouble)}</p>`}
+      ${!thread.error && html`<${Page} key=${route.page + (route.consumer ?? "") + (route.run ?? "")} thread=${thread} route=${route} />`}`}`;
 }
 
 function Tabs({ thread, page }) {

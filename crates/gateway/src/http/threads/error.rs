@@ -47,14 +47,15 @@ impl From<RequestError> for ApiError {
             });
         };
         let status = match &e {
-            Error::UnknownConsumer(_) => StatusCode::NOT_FOUND,
+            Error::UnknownConsumer(_) | Error::UnknownStep { .. } => StatusCode::NOT_FOUND,
             Error::InvalidFilter(_)
             | Error::SlowFilter { .. }
             | Error::InvalidEvent(_)
             | Error::ReservedKey(_) => StatusCode::BAD_REQUEST,
-            Error::KeyConflict { .. } | Error::NotHeard(_) | Error::Unresponsive { .. } => {
-                StatusCode::CONFLICT
-            }
+            Error::KeyConflict { .. }
+            | Error::NotPending { .. }
+            | Error::NotHeard(_)
+            | Error::Unresponsive { .. } => StatusCode::CONFLICT,
             Error::TooManyFiles(_) => StatusCode::SERVICE_UNAVAILABLE,
             Error::NotOwner(_) => StatusCode::FORBIDDEN,
             Error::Database(e) if matches!(e.kind, DatabaseErrorKind::Locked | DatabaseErrorKind::Full) => {

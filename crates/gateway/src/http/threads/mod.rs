@@ -34,6 +34,7 @@ pub fn routes() -> OpenApiRouter<Arc<Gateway>> {
         .routes(routes!(write::resume))
         .routes(routes!(write::stop))
         .routes(routes!(write::seek))
+        .routes(routes!(write::forget_step))
 }
 
 /// A thread in the path of a request, for the description.

@@ -140,7 +140,7 @@ async fn act(
     verb: Verb,
 ) -> Result<Json<Consumer>, ApiError> {
     let consumer = ConsumerId::stored(consumer);
-    let act = move |own: &Inspector, _: &Target, queue: &mut Queue| own.act(queue, &consumer, verb);
+    let act = move |own: &Inspector, _: &Target, queue: &mut Queue| own.act(queue, &consumer, &verb);
     Ok(Json(gateway.inspector.at(&thread, Kind::Write, act).await?))
 }
 
@@ -162,17 +162,46 @@ pub async fn pause(
     act(&gateway, names, Verb::Pause).await
 }
 
+/// What to resume.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResumeBody {
+    /// Only end the wait of this event, which is one of a pool or of a kept handler.
+    event: Option<i64>,
+}
+
 /// Let a paused, stalled or waiting consumer start afresh
 #[utoipa::path(post, path = "/api/v1/threads/{thread}/consumers/{consumer}/resume", tag = "threads",
     params(ThreadPath, ("consumer" = String, Path)),
-    request_body = Nothing,
+    request_body = ResumeBody,
     responses((status = 200, body = Consumer), Failures))]
 pub async fn resume(
     State(gateway): State<Arc<Gateway>>,
     Path(names): Path<(String, String)>,
-    Body(Nothing {}): Body<Nothing>,
+    Body(body): Body<ResumeBody>,
 ) -> Result<Json<Consumer>, ApiError> {
-    act(&gateway, names, Verb::Resume).await
+    act(&gateway, names, body.event.map_or(Verb::Resume, Verb::ResumeEvent)).await
+}
+
+/// A step of a handler.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StepBody {
+    event: i64,
+    name: String,
+}
+
+/// Remove a step, so that the next run for its event does it again
+#[utoipa::path(post, path = "/api/v1/threads/{thread}/consumers/{consumer}/forget_step", tag = "threads",
+    params(ThreadPath, ("consumer" = String, Path)),
+    request_body = StepBody,
+    responses((status = 200, body = Consumer), Failures))]
+pub async fn forget_step(
+    State(gateway): State<Arc<Gateway>>,
+    Path(names): Path<(String, String)>,
+    Body(StepBody { event, name }): Body<StepBody>,
+) -> Result<Json<Consumer>, ApiError> {
+    act(&gateway, names, Verb::ForgetStep(event, name)).await
 }
 
 /// How to stop.

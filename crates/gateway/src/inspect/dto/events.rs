@@ -66,6 +66,8 @@ pub struct EventDetail {
     /// The consumers whose filter it matches.
     pub handled: Vec<Handled>,
     pub dead: Vec<DeadLetter>,
+    /// What handlers have done for it by `thread step`, `sleep` and `await`, in the order in which they began.
+    pub steps: Vec<EventStep>,
 }
 
 /// What a consumer has done with an event.
@@ -76,6 +78,38 @@ pub struct Handled {
     pub outcome: Handling,
     /// The run that did it, if that is known.
     pub run: Option<String>,
+    /// While the event waits by itself: events of pools and kept handlers do.
+    pub wait: Option<HandlingWait>,
+}
+
+/// That an event waits before its handler gets it again.
+#[skip_serializing_none]
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct HandlingWait {
+    /// How many attempts at it have failed.
+    pub attempts: u32,
+    /// Until when; none if it waits for another event without a limit.
+    pub until: Option<String>,
+    /// Its handler said so, by `thread sleep` or `thread await`.
+    pub is_asleep: bool,
+}
+
+/// A step of a handler.
+#[skip_serializing_none]
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct EventStep {
+    pub consumer: String,
+    pub name: String,
+    /// `step`, `sleep` or `await`.
+    pub kind: String,
+    /// `begun`, `waiting`, `due`, `done` or `timed_out`.
+    pub state: String,
+    /// The command, the time or the filter, abridged.
+    pub words: String,
+    pub began: String,
+    pub ended: Option<String>,
+    /// How long it waits.
+    pub until: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
