@@ -16,6 +16,7 @@ use crate::access::token::{self, Proof, Token};
 use crate::agent::Agent;
 use crate::counters::Counters;
 use crate::health::Health;
+use crate::http::hooks::Hooks;
 use crate::inspect::Inspector;
 use crate::session::blocking_pool::{BlockingPool, Common, blocking};
 use crate::session::hub::Hub;
@@ -53,6 +54,7 @@ pub struct Gateway {
     pub hub: Hub,
     pub catalogue: Arc<Catalogue>,
     pub inspector: Arc<Inspector>,
+    pub hooks: Hooks,
     /// Whether clients may only look.
     pub read_only: bool,
     pub tallies: Tallies,

@@ -26,6 +26,8 @@ mod session;
 mod storage;
 mod ws;
 
+use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -49,6 +51,7 @@ use crate::access::token::Token;
 use crate::agent::Agent;
 use crate::gateway::Gateway;
 use crate::health::Health;
+use crate::http::hooks::Hooks;
 use crate::http::server;
 use crate::inspect::Inspector;
 use crate::inspect::threads::Threads;
@@ -80,10 +83,11 @@ fn main() -> ExitCode {
         Ok(remote) => remote,
         Err(e) => return report(&e),
     };
-    if remote.is_some() {
-        // SAFETY: the runtime is not started yet, so no other thread reads the environment.
-        unsafe { forget_credentials() };
-    }
+    let names: Vec<String> = options.hook.iter().map(|hook| hook.variable.clone()).collect();
+    let secrets: HashMap<String, String> =
+        names.iter().filter_map(|name| Some((name.clone(), std::env::var(name).ok()?))).collect();
+    // SAFETY: the runtime is not started yet, so no other thread reads the environment.
+    unsafe { forget_credentials(remote.is_some(), &names) };
     log::start(options.log);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -94,7 +98,7 @@ fn main() -> ExitCode {
     let done = runtime
         .map_err(|e| Failure::failed(format!("cannot start the runtime: {e}"), "check the limits on threads"))
         .and_then(|runtime| {
-            let done = runtime.block_on(run(options, remote));
+            let done = runtime.block_on(run(options, remote, &secrets));
             // Blocking tasks that take longer are abandoned: no client is left to get their results.
             runtime.shutdown_timeout(Duration::from_millis(300));
             done
@@ -110,20 +114,28 @@ fn report(error: &Failure) -> ExitCode {
     ExitCode::from(error.exit)
 }
 
-/// Removes the store's credentials from the environment of this process, which agents inherit.
+/// Removes secrets from the environment of this process, which agents inherit: those with these names, and the
+/// credentials of the store.
 ///
 /// # Safety
 ///
 /// No other thread may use the environment at the same time.
-unsafe fn forget_credentials() {
-    let names = std::env::vars_os().map(|(name, _)| name);
-    for name in names.filter(|name| name.as_encoded_bytes().starts_with(b"AWS_")) {
+unsafe fn forget_credentials(of_store: bool, names: &[String]) {
+    let is_secret = |name: &OsStr| {
+        of_store && name.as_encoded_bytes().starts_with(b"AWS_")
+            || names.iter().any(|secret| **secret == *name)
+    };
+    for name in std::env::vars_os().map(|(name, _)| name).filter(|name| is_secret(name)) {
         // SAFETY: as promised by the caller.
         unsafe { std::env::remove_var(name) };
     }
 }
 
-async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(), Failure> {
+async fn run(
+    options: Options,
+    remote: Option<Arc<dyn ObjectStore>>,
+    secrets: &HashMap<String, String>,
+) -> Result<(), Failure> {
     let dir = options.root.clone().map_or_else(default_root, Ok)?;
     let public = origin::parse("--public-url", options.public_url.as_slice())?.pop();
     let reached = (!options.listen.ip().is_loopback()).then(|| options.listen.to_string());
@@ -160,6 +172,7 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
     }
     let root = Arc::new(root);
     let threads = Threads::new(root.clone(), &options.thread)?;
+    let hooks = Hooks::new(&options.hook, &threads, |name| secrets.get(name).cloned())?;
     let token = if options.no_auth { None } else { Some(Token::of(root.dir())?) };
     let logins = Logins::of(root.dir());
     let other_origins = origin::parse("--storage-origin", &options.storage_origin)?;
@@ -223,6 +236,7 @@ async fn run(options: Options, remote: Option<Arc<dyn ObjectStore>>) -> Result<(
         hub,
         catalogue,
         inspector: Arc::new(inspector),
+        hooks,
         read_only: options.read_only,
         tallies: Default::default(),
         health,

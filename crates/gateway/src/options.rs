@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::http::hooks::HookOption;
 use clap::Parser;
 use thread::model::duration;
 use thread_agent::settings::{Settings, Stay};
@@ -55,6 +56,13 @@ pub struct Options {
     /// Also show this thread, under its name or another: a queue without agents, for example; nothing is started there
     #[arg(long, value_name = "[NAME=]DIR")]
     pub thread: Vec<PathBuf>,
+
+    /// Take webhooks at /hooks/NAME into a thread of --thread: NAME=SENDER:SECRET_ENV:THREAD
+    ///
+    /// SENDER is github, stripe or standard (standardwebhooks.com), and SECRET_ENV the environment variable with the secret
+    /// that signs them. The signature is all that a sender needs.
+    #[arg(long, value_name = "HOOK", value_parser = HookOption::parse)]
+    pub hook: Vec<HookOption>,
 
     /// Refuse whatever would change something: sessions and threads can only be looked at
     #[arg(long)]

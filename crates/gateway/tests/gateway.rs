@@ -382,6 +382,12 @@ scenarios! {
         the_page_is_small_and_there_at_once
         axe_finds_nothing_serious
     }
+    hooks {
+        signed_webhooks_become_events_once
+        forgeries_and_replays_are_refused
+        webhooks_that_are_repeated_until_they_are_taken_are_stored_once_each
+        what_is_wrong_with_a_hook_is_said_at_the_start
+    }
     page_look {
         what_is_wrong_is_said_first_and_can_be_mended
         a_consumer_is_paused_resumed_stopped_and_moved

@@ -6,7 +6,7 @@ use utoipa::OpenApi;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 
 use super::error::ErrorBody;
-use super::{agui, attachments, content, login, threads};
+use super::{agui, attachments, content, hooks, login, threads};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -18,7 +18,7 @@ use super::{agui, attachments, content, login, threads};
     ),
     paths(
         login::login, content::content, attachments::upload, agui::run, agui::events, agui::cancel, agui::permission,
-        agui::message_history,
+        agui::message_history, hooks::receive,
     ),
     components(schemas(ErrorBody)),
     security(("token" = [])),

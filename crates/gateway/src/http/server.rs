@@ -23,7 +23,7 @@ use tower::ServiceExt;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use super::error::{self, HttpError};
-use super::{agui, attachments, content, login, mcp, metrics, openapi, page, read_only, threads};
+use super::{agui, attachments, content, hooks, login, mcp, metrics, openapi, page, read_only, threads};
 use crate::access::connection_limits::{ConnectionLimits, Permit};
 use crate::access::origin::RequestOrigin;
 use crate::access::proxy::Client;
@@ -138,6 +138,7 @@ fn routes(gateway: &Arc<Gateway>) -> Router {
         .route("/page/{*file}", get(page::file))
         .route("/ws", get(ws::upgrade))
         .route(HEALTH, get(metrics::health))
+        .route("/hooks/{name}", post(hooks::receive))
         .route("/storage/v1/object/sign/{bucket}/{*path}", get(attachments::download));
     open.merge(with_token)
         .layer(middleware::from_fn_with_state(gateway.clone(), admit))

@@ -5,6 +5,8 @@ mod read;
 mod sse;
 mod write;
 
+pub use error::ApiError;
+
 use std::sync::Arc;
 
 use utoipa::IntoParams;
