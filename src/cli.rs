@@ -42,6 +42,7 @@ mod progress;
 mod prune;
 mod push;
 mod reading;
+mod redo;
 mod reject;
 mod reply;
 mod resume;
@@ -188,6 +189,7 @@ commands! {
     Sleep in sleep,
     Await in await_,
     Seek in seek,
+    Redo in redo,
     #[command(alias = "list")]
     Ls in ls,
     #[command(alias = "status")]

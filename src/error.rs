@@ -88,6 +88,14 @@ pub enum Error {
     /// It is finished, is not stored, or does not match the consumer's filter.
     #[error("event {id} is not pending for '{consumer}'")]
     NotPending { consumer: ConsumerId, id: i64 },
+    /// It is not stored, or does not match the consumer's filter.
+    #[error("event {id} is not one of the events of '{consumer}'")]
+    NotItsEvent { consumer: ConsumerId, id: i64 },
+    #[error("event {id} is still pending for '{consumer}', which gets it in any case")]
+    StillPending { consumer: ConsumerId, id: i64 },
+    /// It takes its events by itself, from the first one that is unfinished.
+    #[error("the consumer '{0}' pops for itself, so nothing can be delivered to it again")]
+    PopsForItself(ConsumerId),
     /// Nobody has taken it, or the claim that was shown is over.
     #[error("that claim of event {id} is over; nothing was changed")]
     ClaimOver { id: i64 },
@@ -194,7 +202,10 @@ impl Error {
             Error::Fenced(_) => Code::LeaseLost,
             Error::AlreadySubscribed(_) => Code::AlreadySubscribed,
             Error::InvalidEvent(_) | Error::InvalidLine { .. } => Code::EventInvalid,
-            Error::NotPending { .. } => Code::UnknownEvent,
+            Error::NotPending { .. } | Error::NotItsEvent { .. } | Error::StillPending { .. } => {
+                Code::UnknownEvent
+            }
+            Error::PopsForItself(_) => Code::Failed,
             Error::ClaimOver { .. } | Error::StepOver { .. } => Code::ClaimOver,
             Error::OtherStep { .. } => Code::Usage,
             Error::UnknownStep { .. } => Code::UnknownStep,

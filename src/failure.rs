@@ -150,6 +150,11 @@ pub fn hint(error: &Error) -> String {
         Error::StepOver { .. } => "the other run goes on with the event",
         Error::UnknownStep { .. } => "see `thread step --list`",
         Error::NoClaims(_) => "subscribe it with --no-handler --concurrency N",
+        Error::NotItsEvent { .. } => "see `thread peek` for the events, and `thread info` for the consumer's filter",
+        Error::StillPending { .. } => "`thread resume` starts a consumer that waits or has stalled",
+        Error::PopsForItself(_) => {
+            "`thread unsubscribe` it and subscribe it with --deliver stdin, or move its cursor with `thread seek`"
+        }
         Error::NotPending { .. } => "see `thread info` for the cursor, and `thread peek` for the event",
         Error::SlowFilter { .. } => "simplify it, or narrow down the events with a comparison before it",
         Error::BrokenFilter { .. } => {

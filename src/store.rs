@@ -263,7 +263,13 @@ pub enum DeadLetterUpdate {
     FailedAgain { event_id: i64, exit: Exit, error: String, at: Time },
     /// A retry succeeded.
     Remove { event_id: i64 },
+    /// The finished event becomes a dead letter that is to be retried, unless it is no longer stored. One that is there
+    /// already is to be retried.
+    Redo { event_id: i64, at: Time },
 }
+
+/// The error of a dead letter that is none yet: it is only given again.
+pub const GIVEN_AGAIN: &str = "given again by `thread redo`";
 
 /// The events to delete in one prune step.
 #[derive(Debug, Clone, Copy)]

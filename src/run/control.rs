@@ -12,7 +12,7 @@ use crate::model::run::{Phase, RunState};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::pending::checked_filter;
 use crate::queue::Queue;
-use crate::store::{Notice, RunUpdate};
+use crate::store::{DeadLetterUpdate, Notice, RunUpdate};
 
 /// Notifies all supervisors of a thread that a consumer's row has changed. They watch a file rather
 /// than handle signals, so that supervisors in another container are notified too.
@@ -76,11 +76,7 @@ pub fn resume(queue: &mut Queue, consumer: &ConsumerId) -> Result<Subscription> 
 pub fn resume_event(queue: &mut Queue, consumer: &ConsumerId, id: i64) -> Result<Subscription> {
     let ledger = queue.store.ledger(consumer)?;
     let subscription = queue.subscription(consumer)?;
-    let is_one = match checked_filter(&subscription)? {
-        Some(filter) => queue.matches(id, &filter)?,
-        None => queue.event(id)?.is_some(),
-    };
-    if !is_one || ledger.finished_upto(id).is_some() {
+    if !is_one_of(queue, &subscription, id)? || ledger.finished_upto(id).is_some() {
         return Err(Error::NotPending { consumer: consumer.clone(), id });
     }
     let now = Utc::now();
@@ -88,6 +84,46 @@ pub fn resume_event(queue: &mut Queue, consumer: &ConsumerId, id: i64) -> Result
     // Otherwise it does not wait.
     let over = ledger.waits().contains_key(&id).then_some(LedgerChange::Wait { id, wait });
     change(queue, consumer, over.into_iter().collect(), |_, current| current.state.clone())
+}
+
+/// Marks finished events to be given to the consumer once more, as dead letters are that are retried: each alone, and
+/// without a change of the cursor. Call [`wake_consumer`](super::wake::wake_consumer) afterwards.
+///
+/// # Errors
+///
+/// [`Error::UnknownConsumer`], [`Error::PopsForItself`]; [`Error::NotItsEvent`] or [`Error::StillPending`] for one of the
+/// events, and then none is marked.
+pub fn redo(queue: &mut Queue, consumer: &ConsumerId, ids: &[i64]) -> Result<()> {
+    let ledger = queue.store.ledger(consumer)?;
+    let subscription = queue.subscription(consumer)?;
+    if !subscription.options.retries_dead_letters() {
+        return Err(Error::PopsForItself(consumer.clone()));
+    }
+    for &id in ids {
+        let consumer = || consumer.clone();
+        if !is_one_of(queue, &subscription, id)? {
+            return Err(Error::NotItsEvent { consumer: consumer(), id });
+        }
+        if ledger.finished_upto(id).is_none() {
+            return Err(Error::StillPending { consumer: consumer(), id });
+        }
+    }
+    let at = Utc::now();
+    let letters: Vec<_> = ids.iter().map(|&event_id| DeadLetterUpdate::Redo { event_id, at }).collect();
+    let changed = update(queue, &subscription, |current| {
+        let dead_letters = letters.clone();
+        Some(RunUpdate { dead_letters, durable: true, ..RunUpdate::state(current.state.clone()) })
+    })?;
+    notify_supervisors(queue);
+    changed.map(drop).ok_or_else(|| Error::UnknownConsumer(consumer.clone()))
+}
+
+/// Whether the event is stored, and the consumer wants it.
+fn is_one_of(queue: &mut Queue, subscription: &Subscription, id: i64) -> Result<bool> {
+    match checked_filter(subscription)? {
+        Some(filter) => queue.matches(id, &filter),
+        None => Ok(queue.stored_at(id)?.is_some()),
+    }
 }
 
 fn change(

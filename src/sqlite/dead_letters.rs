@@ -7,7 +7,7 @@ use rusqlite::{Connection, params};
 use super::text_of;
 use crate::model::subscription::{ConsumerId, DeadLetter};
 use crate::model::time;
-use crate::store::DeadLetterUpdate;
+use crate::store::{DeadLetterUpdate, GIVEN_AGAIN};
 
 /// The event's id as an integer. Another program may have stored something else; lookups must use the same cast as
 /// removal, or such a dead letter would be found again forever.
@@ -89,6 +89,12 @@ pub fn update(conn: &Connection, consumer: &ConsumerId, change: &DeadLetterUpdat
             params![exit.code(), error, time::format(*at), consumer.as_str(), event_id],
         ),
         DeadLetterUpdate::Remove { event_id } => discard(conn, consumer, Some(&[*event_id])),
+        DeadLetterUpdate::Redo { event_id, .. } if retry(conn, consumer, Some(&[*event_id]))? > 0 => Ok(1),
+        DeadLetterUpdate::Redo { event_id, at } => conn.execute(
+            "INSERT INTO dead_letters (consumer_id, event_id, attempts, last_error, parked_at, retry) \
+             SELECT ?1, ?2, 0, ?3, ?4, 1 WHERE EXISTS (SELECT 1 FROM events WHERE id = ?2)",
+            params![consumer.as_str(), event_id, GIVEN_AGAIN, time::format(*at)],
+        ),
     }
     .map(drop)
 }

@@ -25,7 +25,7 @@ const COMMANDS: [&[&str]; 12] = [
     &["info"],
 ];
 
-pub const NAMES: [&str; 37] = [
+pub const NAMES: [&str; 38] = [
     "init",
     "push",
     "ask",
@@ -44,6 +44,7 @@ pub const NAMES: [&str; 37] = [
     "sleep",
     "await",
     "seek",
+    "redo",
     "ls",
     "info",
     "stop",

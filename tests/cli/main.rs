@@ -60,6 +60,7 @@ mod progress;
 mod prune;
 mod push;
 mod push_follow;
+mod redo;
 mod repeats;
 mod retention;
 mod runs;

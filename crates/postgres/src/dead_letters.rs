@@ -4,7 +4,7 @@ use thread::Result;
 use thread::model::run::{ERROR_KEPT, end_of};
 use thread::model::subscription::{ConsumerId, DeadLetter};
 use thread::model::time;
-use thread::store::DeadLetterUpdate;
+use thread::store::{DeadLetterUpdate, GIVEN_AGAIN};
 
 use crate::link::{Param, Session, int, text};
 
@@ -76,6 +76,15 @@ pub fn update(session: &mut Session<'_>, consumer: &ConsumerId, change: &DeadLet
         }
         DeadLetterUpdate::Remove { event_id } => {
             return discard(session, consumer, Some(&[*event_id])).map(drop);
+        }
+        DeadLetterUpdate::Redo { event_id, at } => {
+            let sql = "INSERT INTO @dead_letters (thread, consumer_id, event_id, attempts, last_error, parked_at, retry) \
+                       SELECT $1, $2, $3, 0, $4, $5, true \
+                       WHERE EXISTS (SELECT 1 FROM @events WHERE thread = $1 AND id = $3) \
+                       ON CONFLICT (thread, consumer_id, event_id) DO UPDATE SET retry = true";
+            let (consumer, at) = (consumer.as_str(), time::format(*at));
+            let params = [text(&consumer), int(event_id), text(&GIVEN_AGAIN), text(&at)];
+            return session.rows(sql, &params).map(drop);
         }
     };
     let exit = exit.code().map(i64::from);

@@ -31,6 +31,8 @@ pub enum Verb {
     /// Only end the wait of this event.
     ResumeEvent(i64),
     Seek(Position),
+    /// Give this finished event again.
+    Redo(i64),
     /// Remove a step of this event, so that it is done again.
     ForgetStep(i64, String),
 }
@@ -64,6 +66,11 @@ impl Inspector {
             }
             Verb::Seek(to) => {
                 queue.seek(consumer, *to)?;
+                self.wake(queue, consumer);
+            }
+            Verb::Redo(id) => {
+                control::redo(queue, consumer, &[*id])?;
+                queue.log(Level::Info, format_args!("redo: consumer={consumer} count=1"));
                 self.wake(queue, consumer);
             }
             Verb::ForgetStep(event, name) => {

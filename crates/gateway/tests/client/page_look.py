@@ -402,6 +402,11 @@ async def the_steps_of_a_handler_are_shown_and_forgotten():
         await expect(rows.filter(has_text="approval")).to_contain_text("done")
         await expect(tab.locator(".event .plain-list li", has_text="orders")).to_contain_text("done")
         assert (inbox.dir / "charged").read_text() == "1\n1\n"
+        # An event that was handled is given again; its steps are done.
+        runs = (await inbox.until("orders", lambda found: found["state"] == "idle"))["runs_succeeded"]
+        await button(tab, "Give again").click()
+        await inbox.until("orders", lambda found: found["runs_succeeded"] == runs + 1 and found["dead"] == 0)
+        assert (inbox.dir / "charged").read_text() == "1\n1\n"
 
 
 async def what_is_typed_stays_while_the_thread_cannot_be_read():

@@ -197,6 +197,12 @@ async def steps_are_seen_and_forgotten_and_an_event_of_a_pool_is_tried_at_once()
         look.post("/inbox/consumers/quick/resume", {"event": held})
         look.until(lambda answer: of(answer)["outcome"] == "acknowledged", f"/inbox/events/{held}")
         look.refused(409, "/inbox/consumers/quick/resume", {"event": held})
+        # What is done is given again.
+        runs = look.consumer("inbox", "quick")["runs_succeeded"]
+        look.post("/inbox/consumers/quick/redo", {"event": held})
+        look.until_consumer("inbox", "quick", lambda one: one["runs_succeeded"] == runs + 1 and one["dead"] == 0)
+        look.refused(404, "/inbox/consumers/quick/redo", {"event": 999})
+        look.refused(409, "/inbox/consumers/pool/redo", {"event": asleep})
         queues.thread("inbox", "subscribe", "plain", "true", "--deliver", "stdin")
         assert "everything up to one event" in look.refused(409, "/inbox/consumers/plain/resume", {"event": held})
 

@@ -2,6 +2,7 @@
 
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { Do, Large, Plain } from "../parts.js";
+import { announce } from "../announce.js";
 import { Markdown } from "../markdown.js";
 import { Ago, Stamp } from "../time.js";
 import { bytesText, jsonText, visible } from "../text.js";
@@ -51,6 +52,7 @@ function Whole({ thread, answer: { event, content_url: url, handled = [], dead =
     ${handled.length === 0 ? html`<p class="hint">No consumer wants it.</p>` : html`<ul class="plain-list">${handled.map(({ consumer, outcome, run, wait }) => html`<li key=${consumer}>
       <a href=${address.look(thread.id, "c", consumer)}>${visible(consumer)}</a>: ${OUTCOMES[outcome] ?? visible(outcome)}${
         run && html` · <a href=${address.look(thread.id, "c", consumer, run)}>the run</a>`}${
+        outcome === "acknowledged" && html`<${GiveAgain} thread=${thread} name=${consumer} event=${event.id} onChange=${onChange} />`}${
         wait ? html`<${Waits} thread=${thread} consumer=${consumer} event=${event.id} wait=${wait} onChange=${onChange} />`
           : outcome === "pending" && html`<${Standing} thread=${thread} name=${consumer} />`}</li>`)}</ul>`}
     ${steps.length > 0 && html`<${Steps} thread=${thread} event=${event.id} steps=${steps} onChange=${onChange} />`}
@@ -68,6 +70,14 @@ function Standing({ thread, name }) {
   const shown = run?.id ?? last?.id;
   return html` · <${Word} state=${wordOf(thread, consumer)} /><${Why} consumer=${consumer} />${
     shown && html` · <a href=${address.look(thread.id, "c", name, shown)}>${run?.id ? "the run" : "the last run"}</a>`}`;
+}
+
+/** Delivers an event once more that was handled. */
+function GiveAgain({ thread, name, event, onChange }) {
+  const consumer = thread.consumers_state.find((consumer) => consumer.name === name);
+  if (thread.read_only || !consumer?.command || consumer.settings.deliver === "wake") return null;
+  const redo = () => post(api([thread.id, "consumers", name, "redo"]), { event }).then(() => { announce(`${name}: event ${event} is given again`); onChange(); });
+  return html` <${Do} action=${redo} title=${command(thread, "redo", name, event)}>Give again<//>`;
 }
 
 /** Until when an event waits by itself, with a button that ends it. */

@@ -19,8 +19,8 @@ use thread::model::step::{Kind, Step};
 use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, ScanWatermark, Subscription};
 use thread::model::time::{self, Moment};
 use thread::store::{
-    Appended, DeadLetterUpdate, FilterFailure, Move, Moved, PruneRange, PruneStep, Pruned, RunUpdate, Scan,
-    ScanRange, StepChange, StepsOf, Store, Stored,
+    Appended, DeadLetterUpdate, FilterFailure, GIVEN_AGAIN, Move, Moved, PruneRange, PruneStep, Pruned,
+    RunUpdate, Scan, ScanRange, StepChange, StepsOf, Store, Stored,
 };
 
 use crate::wait_until;
@@ -1401,7 +1401,21 @@ pub fn dead_letters_are_made_retried_and_removed(store: &mut dyn Store) {
     assert_eq!(store.dead_letters(Some(&name("c"))).unwrap(), [again.clone(), dead("c", 5)]);
     change_dead(store, "c", DeadLetterUpdate::Remove { event_id: 5 });
     change_dead(store, "c", DeadLetterUpdate::Remove { event_id: 6 });
-    assert_eq!(store.dead_letters(None).unwrap(), [dead("b", 5), again]);
+    assert_eq!(store.dead_letters(None).unwrap(), [dead("b", 5), again.clone()]);
+    // An event that is given again is one at once, and keeps what is known of it.
+    for event_id in [2, 3, 99] {
+        change_dead(store, "c", DeadLetterUpdate::Redo { event_id, at: noon() });
+    }
+    let given = DeadLetter {
+        attempts: 0,
+        last_exit: None,
+        last_error: GIVEN_AGAIN.into(),
+        retry: true,
+        ..dead("c", 3)
+    };
+    let retried = DeadLetter { retry: true, ..again };
+    assert_eq!(store.dead_letters(Some(&name("c"))).unwrap(), [retried, given]);
+    assert_eq!(get(store, "c").dead_to_retry, 2);
 }
 
 pub fn dead_letters_are_retried_and_discarded_by_event_or_all_together(store: &mut dyn Store) {

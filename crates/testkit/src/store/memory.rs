@@ -18,8 +18,8 @@ use thread::model::step::Step;
 use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, ScanWatermark, Subscription};
 use thread::model::time::{self, Time};
 use thread::store::{
-    Appended, DeadLetterUpdate, FilterFailure, Move, Moved, PruneRange, PruneStep, Pruned, Put, RunUpdate,
-    Scan, ScanRange, StepChange, StepsOf, Store, Stored,
+    Appended, DeadLetterUpdate, FilterFailure, GIVEN_AGAIN, Move, Moved, PruneRange, PruneStep, Pruned, Put,
+    RunUpdate, Scan, ScanRange, StepChange, StepsOf, Store, Stored,
 };
 use thread::{Error, Event, NewEvent, Result};
 
@@ -136,6 +136,19 @@ impl MemoryStore {
                 }
             }
             DeadLetterUpdate::Remove { event_id } => drop(self.dead_letters.remove(&key(event_id))),
+            DeadLetterUpdate::Redo { event_id, at } if self.events.contains_key(&event_id) => {
+                let new = DeadLetter {
+                    consumer: consumer.clone(),
+                    event_id,
+                    attempts: 0,
+                    last_exit: None,
+                    last_error: GIVEN_AGAIN.to_owned(),
+                    parked_at: time::format(at),
+                    retry: false,
+                };
+                self.dead_letters.entry(key(event_id)).or_insert(new).retry = true;
+            }
+            DeadLetterUpdate::Redo { .. } => {}
         }
     }
 }

@@ -118,11 +118,12 @@ fn exit() -> impl Strategy<Value = Exit> {
 }
 
 fn dead_letter() -> impl Strategy<Value = DeadLetterUpdate> {
-    (id(), 1..4_u32, exit(), 0..9_u64, 0..4).prop_map(|(event_id, attempts, exit, after, which)| {
+    (id(), 1..4_u32, exit(), 0..9_u64, 0..5).prop_map(|(event_id, attempts, exit, after, which)| {
         let (error, at) = (format!("error {after}"), noon() + Duration::from_millis(after));
         match which {
             0 => DeadLetterUpdate::Remove { event_id },
             1 => DeadLetterUpdate::FailedAgain { event_id, exit, error, at },
+            2 => DeadLetterUpdate::Redo { event_id, at },
             _ => DeadLetterUpdate::Insert { event_id, attempts, exit, error, at },
         }
     })

@@ -47,13 +47,17 @@ impl From<RequestError> for ApiError {
             });
         };
         let status = match &e {
-            Error::UnknownConsumer(_) | Error::UnknownStep { .. } => StatusCode::NOT_FOUND,
+            Error::UnknownConsumer(_) | Error::UnknownStep { .. } | Error::NotItsEvent { .. } => {
+                StatusCode::NOT_FOUND
+            }
             Error::InvalidFilter(_)
             | Error::SlowFilter { .. }
             | Error::InvalidEvent(_)
             | Error::ReservedKey(_) => StatusCode::BAD_REQUEST,
             Error::KeyConflict { .. }
             | Error::NotPending { .. }
+            | Error::StillPending { .. }
+            | Error::PopsForItself(_)
             | Error::NotHeard(_)
             | Error::Unresponsive { .. } => StatusCode::CONFLICT,
             Error::TooManyFiles(_) => StatusCode::SERVICE_UNAVAILABLE,

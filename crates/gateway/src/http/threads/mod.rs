@@ -36,6 +36,7 @@ pub fn routes() -> OpenApiRouter<Arc<Gateway>> {
         .routes(routes!(write::resume))
         .routes(routes!(write::stop))
         .routes(routes!(write::seek))
+        .routes(routes!(write::redo))
         .routes(routes!(write::forget_step))
 }
 

@@ -183,6 +183,26 @@ pub async fn resume(
     act(&gateway, names, body.event.map_or(Verb::Resume, Verb::ResumeEvent)).await
 }
 
+/// A finished event.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RedoBody {
+    event: i64,
+}
+
+/// Deliver an event once more that the consumer has finished
+#[utoipa::path(post, path = "/api/v1/threads/{thread}/consumers/{consumer}/redo", tag = "threads",
+    params(ThreadPath, ("consumer" = String, Path)),
+    request_body = RedoBody,
+    responses((status = 200, body = Consumer), Failures))]
+pub async fn redo(
+    State(gateway): State<Arc<Gateway>>,
+    Path(names): Path<(String, String)>,
+    Body(RedoBody { event }): Body<RedoBody>,
+) -> Result<Json<Consumer>, ApiError> {
+    act(&gateway, names, Verb::Redo(event)).await
+}
+
 /// A step of a handler.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
