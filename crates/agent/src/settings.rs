@@ -46,6 +46,9 @@ pub struct Settings {
     /// How to answer when the program asks for permission (acp)
     #[arg(long, value_enum, value_name = "HOW", default_value_t = Permit::Ask, requires = "who")]
     pub permit: Permit,
+    /// How long to wait for an answer before the request is rejected; off: for as long as it takes
+    #[arg(long, value_name = "D", default_value = "5m", requires = "who", value_parser = PermitWait::parse)]
+    pub permit_wait: PermitWait,
     /// Put the last N messages, at most 32 KiB, before each message on stdin (exec) [default without N: 50]
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "50")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..), requires = "who")]
@@ -90,10 +93,31 @@ pub enum ProtocolArg {
     OpenAi,
 }
 
+/// How long a request for permission waits for an answer; `None`: for as long as it takes. The value of
+/// `--permit-wait`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PermitWait(pub Option<Duration>);
+
+impl PermitWait {
+    /// Reads a duration; `off` and `0` mean that there is no limit.
+    ///
+    /// # Errors
+    ///
+    /// It is neither; a sentence.
+    pub fn parse(text: &str) -> Result<PermitWait, String> {
+        let wait = if text == "off" { Duration::ZERO } else { duration::parse(text)? };
+        Ok(PermitWait(Some(wait).filter(|wait| !wait.is_zero())))
+    }
+
+    fn format(self) -> String {
+        self.0.map_or_else(|| "off".to_owned(), duration::format)
+    }
+}
+
 /// How requests for permission are answered: the values of `--permit`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Permit {
-    /// Push an event, and wait 5 minutes for an answer
+    /// Push an event, and wait for an answer (--permit-wait)
     Ask,
     Allow,
     Reject,
@@ -110,6 +134,7 @@ impl Settings {
             ("--quiet", duration::format(self.quiet)),
             ("--max-output", self.max_output.to_string()),
             ("--permit", name(&|| self.permit.to_possible_value())),
+            ("--permit-wait", self.permit_wait.format()),
         ];
         let system = self.system.as_ref().map(|file| file.to_string_lossy().into_owned());
         let given = [
@@ -226,7 +251,12 @@ pub fn missing_key(name: &str) -> Failure {
     Failure::usage(format_args!("the variable {name} of --key-env is not set"), hint)
 }
 
-fn variable_name(text: &str) -> Result<String, String> {
+/// A name of a variable.
+///
+/// # Errors
+///
+/// It cannot be one; a sentence.
+pub fn variable_name(text: &str) -> Result<String, String> {
     let is_name = text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     match !text.is_empty() && is_name && !text.starts_with(|c: char| c.is_ascii_digit()) {
         true => Ok(text.to_owned()),

@@ -8,8 +8,8 @@ use thread::Event;
 use crate::lenient::{lenient, object_of};
 use crate::metadata::Metadata;
 use crate::{
-    Answer, ClientInput, Fork, Message, ModelTurn, Permission, PermissionAnswer, SELF, Session, Status,
-    SubAgent, ToolCall, ToolResult, run_id_of, shown_call_id,
+    Answer, ClientInput, Fork, Message, ModelTurn, Moved, Permission, PermissionAnswer, SELF, Session,
+    Status, SubAgent, ToolCall, ToolResult, run_id_of, shown_call_id,
 };
 
 /// A stored event as it is read: what it means, and what the metadata of a run's events says.
@@ -144,6 +144,8 @@ pub enum Entry {
     Session(Session),
     /// The agent forgets everything before.
     Clear,
+    /// The conversation has another agent from here on.
+    Moved(Moved),
     Title(String),
     /// The conversation is a copy of another.
     Forked(Fork),
@@ -270,6 +272,7 @@ fn entry(event: &Event, metadata: Metadata) -> Option<Entry> {
         "cancel" => Entry::Cancel { why: text() },
         "title" => Entry::Title(text()),
         "clear" => Entry::Clear,
+        "agent" => Entry::Moved(content(event)?),
         "continued" => Entry::Continued { reply_to: reply_to?, after: metadata.after? },
         "forked" => Entry::Forked(content(event)?),
         // An agent must not answer its own requests.

@@ -18,7 +18,8 @@ pub struct Asked {
     /// The program's own id for it.
     pub program_id: String,
     pub choices: Vec<Choice>,
-    pub until: Instant,
+    /// When it is rejected; `None`: never.
+    pub until: Option<Instant>,
 }
 
 /// The signals for a program that does not stop, mildest first, and when they are due, counted from the request to stop.

@@ -133,7 +133,11 @@ impl Adapter {
     pub(super) fn handle_output(&mut self, output: Output) {
         if let Output::Session(id) = output {
             if self.session.as_ref() != Some(&id) {
-                self.outbox.event(session(self.options.protocol.name(), &id, self.program_cleared));
+                self.outbox.event(session(
+                    self.options.protocol.name(),
+                    &id,
+                    self.program_cleared.max(self.joined),
+                ));
             }
             return;
         }

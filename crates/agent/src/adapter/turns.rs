@@ -256,7 +256,7 @@ impl Adapter {
             attempt.ending.as_ref().and_then(Ending::next_signal_at),
             (attempt.ending.is_none() && !attempt.waits_for_somebody() && !attempt.run.is_own)
                 .then_some(quiet_at),
-            attempt.asked.iter().map(|asked| asked.until).min(),
+            attempt.asked.iter().filter_map(|asked| asked.until).min(),
             attempt.client_calls.values().filter(|call| call.event_id.is_some()).map(|call| call.until).min(),
         ];
         let far = Instant::now() + Duration::from_secs(3600);

@@ -233,6 +233,7 @@ impl Acp {
             arguments: call.call.arguments.clone(),
             details: call.text(),
             choices: choices.collect(),
+            wait_ms: None,
         }));
         output
     }
