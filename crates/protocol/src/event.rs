@@ -351,6 +351,8 @@ words! {
         Reported = "reported",
         /// The session is gone, and the client is in none.
         SessionDeleted = "session_deleted",
+        /// The client hears all sessions, but this one is too many.
+        NotWatched = "not_watched",
     }
 
     /// How important a task of a plan is.

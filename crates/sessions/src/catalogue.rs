@@ -44,6 +44,8 @@ pub struct Summary {
     pub messages: u64,
     /// If it is a copy, of what.
     pub forked_from: Option<ForkedFrom>,
+    /// The name of its agent.
+    pub agent: Option<String>,
     /// What its newest run needs or does, and since when.
     pub state: Option<SessionState>,
     pub since: Option<String>,
@@ -88,7 +90,8 @@ impl Summary {
         if let Some((id, entry)) = failure {
             self.failed = is_ending(queue, id, &entry)?;
         }
-        let (_, runs, _) = open_runs(queue)?;
+        let (agent, runs, _) = open_runs(queue)?;
+        self.agent = agent.name();
         let asks = runs.iter().any(|run| !run.open_permissions.is_empty());
         let waits = || runs.iter().next().map(|run| run.created_at.clone());
         (self.state, self.since) = match runs.active() {
@@ -183,6 +186,7 @@ pub fn list_entry(listed: &Listed, summary: &Summary) -> SessionSummary {
         state: summary.state.clone(),
         since: summary.since.clone(),
         forked_from: summary.forked_from.clone(),
+        agent: summary.agent.clone(),
         matched: None,
         match_seq: None,
     }

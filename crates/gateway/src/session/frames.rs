@@ -1,7 +1,7 @@
 //! Stored events as frames.
 
 use serde_json::{Map, Value};
-use thread_conversation::{ClientInput, Entry, Message, PermissionAnswer};
+use thread_conversation::{ClientInput, Entry, Message, Moved, PermissionAnswer};
 use thread_protocol::Content;
 use thread_protocol::event::{self as frame, Event};
 use thread_sessions::SessionId;
@@ -64,8 +64,22 @@ pub fn content_of(storage: &Storage, stored: &SessionEvent) -> Content {
             Content::Text(partial.clone().unwrap_or_default())
         }
         (Entry::Clear, None) => Content::Text(CLEARED.to_owned()),
+        (Entry::Moved(moved), None) => Content::Text(moved_text(moved)),
         _ => Content::Text(String::new()),
     }
+}
+
+/// What clients see of a move.
+fn moved_text(Moved { name, model, cwd }: &Moved) -> String {
+    let model = model.as_ref().map(|model| format!(", with the model {model}")).unwrap_or_default();
+    let cwd = cwd.as_ref().map(|cwd| format!(", in {cwd}")).unwrap_or_default();
+    format!("From here on, the agent is {name}{model}{cwd}.")
+}
+
+/// The same for programs.
+pub fn moved_metadata(moved: &Moved) -> Map<String, Value> {
+    let given = [("agent", Some(&moved.name)), ("model", moved.model.as_ref()), ("cwd", moved.cwd.as_ref())];
+    given.into_iter().filter_map(|(key, value)| Some((key.to_owned(), Value::from(value?.clone())))).collect()
 }
 
 /// Where the content of a message is that is too large to be shown.
@@ -160,6 +174,7 @@ fn shown(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option
         }
         Entry::Cancelled { why, .. } if ends => Event::from(frame::Cancelled { message: why.clone() }),
         Entry::Clear => message(frame::Role::System, Map::new(), None),
+        Entry::Moved(moved) => message(frame::Role::System, moved_metadata(moved), None),
         Entry::Title(title) => Event::from(frame::Title { title: beginning(title, TITLE) }),
         Entry::SubAgent(sub) => Event::from(frame::SubAgent {
             parent_call_id: call_id().unwrap_or_default(),

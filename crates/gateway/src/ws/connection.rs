@@ -23,6 +23,7 @@ use super::handshake::handshake;
 use super::methods::{self, Effect};
 use super::reading::{Alive, read};
 use super::socket::{self, End, Writer};
+use super::watched::{Change, Heard, Heeded, MOST, Watched};
 use crate::access::connection_limits::Permit;
 use crate::access::token::Proof;
 use crate::gateway::Gateway;
@@ -62,14 +63,22 @@ pub async fn serve(
             let (sender, requests) = mpsc::unbounded_channel();
             let alive = Arc::new(Alive::default());
             let reading = tokio::spawn(read(reader, sender, alive.clone(), ending, stopped));
-            let caller =
-                Caller { gateway, author, origins, session: None, position: None, last_list: Arc::default() };
+            let caller = Caller {
+                gateway,
+                author,
+                origins,
+                session: None,
+                position: None,
+                watched: Arc::default(),
+                last_list: Arc::default(),
+            };
             let mut connection = Connection {
                 caller,
                 writer,
                 ended,
                 alive,
                 cursor: None,
+                watched: Watched::default(),
                 queued: HashMap::new(),
                 clients: None,
                 awaited: None,
@@ -108,8 +117,10 @@ struct Connection {
     alive: Arc<Alive>,
     /// Where the client is, if it is in a session.
     cursor: Option<Cursor>,
-    /// Its messages whose runs have not begun, by event id.
-    queued: HashMap<i64, QueuedMessage>,
+    /// The other sessions that it hears.
+    watched: Watched,
+    /// Its messages whose runs have not begun, by session and event id.
+    queued: HashMap<(SessionId, i64), QueuedMessage>,
     /// The number of clients in the session, as last sent to it.
     clients: Option<usize>,
     /// A response that must follow the event with an id.
@@ -150,10 +161,12 @@ impl Connection {
                 }
                 Some(request) = requests.recv(), if accepts => {
                     let position = self.cursor.as_ref().map(Cursor::position);
-                    working = Some(Working::new(Caller { position, ..self.caller.clone() }, request));
+                    let watched = Arc::new(self.watched.positions());
+                    working = Some(Working::new(Caller { position, watched, ..self.caller.clone() }, request));
                     Ok(())
                 }
                 next = next(&mut self.cursor), if flows => self.next(next).await,
+                heeded = self.watched.next(), if flows => self.heeded(heeded).await,
             };
             if let Err(end) = done {
                 return end;
@@ -179,7 +192,11 @@ impl Connection {
                     None => {}
                 }
             }
-            Next::CaughtUp(present) => self.present(present).await?,
+            Next::CaughtUp(present) => {
+                if let Some(session) = self.caller.session {
+                    self.present(session, present).await?;
+                }
+            }
             Next::Gone => return self.removed().await,
         }
         let position = self.cursor.as_ref().map_or(i64::MAX, Cursor::position);
@@ -189,17 +206,59 @@ impl Connection {
         Ok(())
     }
 
-    /// Writes what is new for a client that has caught up.
-    async fn present(&mut self, present: Present) -> Result<(), End> {
-        let session = self.caller.session;
+    /// Writes what comes next in another session that it hears.
+    async fn heeded(&mut self, heeded: Heeded) -> Result<(), End> {
+        let (session, next) = match heeded {
+            Heeded::Next(session, next) => (session, next),
+            Heeded::Found(live) => {
+                let session = live.session;
+                if self.caller.session == Some(session)
+                    || self.watched.has(session)
+                    || self.watched.hear(live, 0, false)
+                {
+                    return Ok(());
+                }
+                let why = format!("one connection hears at most {MOST} sessions, and this is one more");
+                return self.write(Out::Send(gone(session, why, event::ErrorCode::NotWatched))).await;
+            }
+        };
+        match next {
+            Next::Event(event) => {
+                let Some(cursor) = self.watched.cursor(session) else { return Ok(()) };
+                let frame = cursor.frames(&event);
+                let frame = frame.map(|frames| frames.for_client(&self.caller.author.client).clone());
+                let more = cursor.has_more();
+                drop(event);
+                match frame {
+                    Some(frame) if more => self.write(Out::Feed(frame)).await,
+                    Some(frame) => self.write(Out::Send(frame)).await,
+                    None if !more && self.unflushed => self.write(Out::Flush).await,
+                    None => Ok(()),
+                }
+            }
+            Next::CaughtUp(present) => self.present(session, present).await,
+            Next::Gone => {
+                self.watched.leave(session);
+                self.queued.retain(|(of, _), _| *of != session);
+                let frame =
+                    gone(session, "the session was removed".to_owned(), event::ErrorCode::SessionDeleted);
+                self.write(Out::Send(frame)).await
+            }
+        }
+    }
+
+    /// Writes what is new for a client that has caught up in a session.
+    async fn present(&mut self, session: SessionId, present: Present) -> Result<(), End> {
+        let is_here = self.caller.session == Some(session);
+        let session = Some(session);
         let mut frames = present.notices;
-        if self.clients.replace(present.clients) != Some(present.clients) {
+        if is_here && self.clients.replace(present.clients) != Some(present.clients) {
             let clients = event::Clients { clients: present.clients as u64 };
             frames.push(notice(clients, session, None));
         }
-        self.queued.retain(|id, queued| {
-            // Stored after the order was computed.
-            if *id > present.upto {
+        self.queued.retain(|(of, id), queued| {
+            // Of another session, or stored after the order was computed.
+            if Some(*of) != session || *id > present.upto {
                 return true;
             }
             match present.order.iter().position(|other| other == id) {
@@ -220,12 +279,9 @@ impl Connection {
 
     /// Leaves a session that was removed.
     async fn removed(&mut self) -> Result<(), End> {
-        let error = event::Error {
-            message: "the session was removed".to_owned(),
-            error_code: event::ErrorCode::SessionDeleted,
-            retryable: false,
-        };
-        let frame = notice(error, self.caller.session, None);
+        let Some(session) = self.caller.session else { return Ok(()) };
+        let frame = gone(session, "the session was removed".to_owned(), event::ErrorCode::SessionDeleted);
+        self.watched.leave(session);
         self.leave();
         self.write(Out::Send(frame)).await?;
         match self.awaited.take() {
@@ -235,8 +291,13 @@ impl Connection {
     }
 
     fn leave(&mut self) {
-        (self.cursor, self.caller.session, self.clients) = (None, None, None);
-        self.queued.clear();
+        let (cursor, left) = (self.cursor.take(), self.caller.session.take());
+        self.clients = None;
+        if let Some(cursor) = cursor {
+            self.watched.left(cursor);
+        }
+        let watched = &self.watched;
+        self.queued.retain(|(of, _), _| Some(*of) != left || watched.has(*of));
     }
 
     /// Answers a request that was carried out, and applies its effects on the connection.
@@ -254,7 +315,11 @@ impl Connection {
                 after = respond_after.filter(|upto| *upto > position);
                 match self.cursor.as_mut().filter(|cursor| cursor.is_in(&live)) {
                     Some(cursor) => cursor.seek(position),
-                    None => self.cursor = Some(Cursor::new(live, position).of_client()),
+                    None => {
+                        // It goes on where it is: what it has not heard yet is between that and the position, if at all.
+                        drop(self.watched.enter(live.session));
+                        self.cursor = Some(Cursor::new(live, position).of_client());
+                    }
                 }
             }
         }
@@ -265,18 +330,50 @@ impl Connection {
         self.respond(response).await?;
         match then {
             Then::Send(frame) => self.write(Out::Send(frame)).await,
-            Then::Queued(Accepted { event, run_id, position: Some(position) }) if position > 0 => {
+            Then::Queued(session, Accepted { event, run_id, position: Some(position) }) if position > 0 => {
                 let queued = QueuedMessage { request: id, run_id, position };
-                let frame = queued.frame(self.caller.session);
-                self.queued.insert(event, queued);
+                let frame = queued.frame(Some(session));
+                self.queued.insert((session, event), queued);
                 self.write(Out::Send(frame)).await
             }
             Then::Release(share) => {
                 drop(share);
                 Ok(())
             }
-            Then::Nothing | Then::Queued(_) => Ok(()),
+            Then::Watch(change) => {
+                self.watch(change);
+                Ok(())
+            }
+            Then::Nothing | Then::Queued(..) => Ok(()),
         }
+    }
+
+    /// Hears other sessions from now on.
+    fn watch(&mut self, change: Change) {
+        match change {
+            Change::Hear { sessions, all } => {
+                for Heard { live, position, is_asked } in sessions {
+                    match self.cursor.as_mut().filter(|cursor| cursor.is_in(&live)) {
+                        Some(cursor) => {
+                            self.watched.stays(live.session);
+                            if is_asked {
+                                cursor.seek(position);
+                            }
+                        }
+                        None => drop(self.watched.hear(live, position, is_asked)),
+                    }
+                }
+                if all {
+                    self.watched.discover(&self.caller.gateway);
+                }
+            }
+            Change::Leave(None) => self.watched.leave_all(),
+            Change::Leave(Some(sessions)) => {
+                sessions.into_iter().for_each(|session| self.watched.leave(session))
+            }
+        }
+        let (watched, here) = (&self.watched, self.caller.session);
+        self.queued.retain(|(of, _), _| Some(*of) == here || watched.has(*of));
     }
 
     async fn respond(&mut self, response: Utf8Bytes) -> Result<(), End> {
@@ -315,6 +412,7 @@ impl Connection {
                     if let Some(cursor) = &mut self.cursor {
                         cursor.forget();
                     }
+                    self.watched.forget();
                 }
             }
         };
@@ -323,6 +421,11 @@ impl Connection {
         }
         done.map_err(|_| End::Gone)
     }
+}
+
+/// The end of a session for a client, though not of its connection.
+fn gone(session: SessionId, message: String, error_code: event::ErrorCode) -> Utf8Bytes {
+    notice(event::Error { message, error_code, retryable: false }, Some(session), None)
 }
 
 /// What is written.

@@ -33,5 +33,7 @@ payloads! {
         pub active_run: Option<String>,
         /// How many connections are in the session.
         pub clients: u64,
+        /// The name of its agent, if it has one.
+        pub agent: Option<String>,
     }
 }

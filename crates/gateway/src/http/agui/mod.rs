@@ -28,6 +28,7 @@ use self::writer::Version;
 use super::attachments;
 use super::error::{Failures, HttpError};
 use crate::access::origin;
+use crate::agents::seating::Choice;
 use crate::gateway::Gateway;
 use crate::session::history;
 use crate::session::root::create_if_missing;
@@ -75,11 +76,9 @@ pub async fn run(
     let (thread_id, run_id) = (input.thread_id.clone(), input.run_id.clone());
     let own = gateway.clone();
     let work = move || {
-        create_if_missing(&own.root, session, own.agent.as_ref())?;
+        create_if_missing(&own.root, session, || own.agents.seat(session, &Choice::default()))?;
         let mut queue = own.root.queue(session)?;
-        if let Some(agent) = own.agent_for_all() {
-            agent.replace(&mut queue)?;
-        }
+        own.agents.refresh(&mut queue, session)?;
         let start = respond(&mut own.writer(&mut queue, session, &author()), &input)?;
         if start.is_none() && is_edited(&mut queue, &input)? {
             let reason = "the agent continues with this thread's messages, not with those given";
