@@ -11,6 +11,7 @@ mod ending;
 mod output;
 mod permission;
 mod process;
+mod spending;
 mod turns;
 
 use std::ffi::OsString;
@@ -32,6 +33,7 @@ use thread::{After, Error, Event, LOOK_EVERY, NewEvent, Queue, Result};
 use self::attempt::Attempt;
 use self::output::Outbox;
 use self::process::Running;
+use self::spending::spent_upto;
 use crate::processes;
 use crate::program::ProgramEvent;
 use crate::protocol::{Output, Protocol};
@@ -40,7 +42,7 @@ use crate::settings::{Settings, Stay};
 use crate::slots::{AgentSlots, Slot, Waiter};
 use crate::store::{push_once, store};
 use thread_conversation::runs::{Noted, Runs};
-use thread_conversation::{Entry, PermissionAnswer, Record, Session, is_ending};
+use thread_conversation::{Entry, PermissionAnswer, Record, Session, Spent, is_ending};
 
 /// How many pieces of output may wait to be stored.
 const CHANNEL: usize = 64;
@@ -102,6 +104,8 @@ pub struct Adapter {
     /// The event with which the thread came to this agent: sessions from before are those of others. 0 if it has been
     /// the only one.
     joined: i64,
+    /// What was taken in this thread, if there is a budget.
+    spent_so_far: Spent,
     /// The newest request to forget what was said before it; 0 if there is none.
     cleared: i64,
     /// The newest such request when the program was started. If there is a newer one, the program knows what it
@@ -145,6 +149,10 @@ impl Adapter {
         let joined = options.seat.joined(&mut queue)?;
         let session = last_session(&mut queue, options.protocol.name(), cleared.max(joined))?;
         let cursor = subscription.last_acked_id;
+        let spent_so_far = match options.settings.budget {
+            Some(_) => spent_upto(&mut queue, cursor)?,
+            None => Spent::default(),
+        };
         let slots = AgentSlots::of(queue.path(), options.stay.max_agents);
         Ok(Adapter {
             queue,
@@ -161,6 +169,7 @@ impl Adapter {
             acknowledged: cursor,
             session,
             joined,
+            spent_so_far,
             cleared,
             program_cleared: cleared,
             unasked: Vec::new(),
@@ -260,6 +269,7 @@ impl Adapter {
     fn note(&mut self, record: &Record, is_pending: bool) -> Result<()> {
         let id = record.id();
         let is_ending = is_ending(&mut self.queue, id, &record.entry)?;
+        self.spent_so_far += &record.spent;
         match &record.entry {
             Entry::Session(Session { protocol, session_id, cleared })
                 if protocol == self.options.protocol.name() && *cleared >= self.cleared.max(self.joined) =>

@@ -62,6 +62,7 @@ mod metadata;
 mod record;
 mod run;
 pub mod runs;
+mod spent;
 mod tool;
 mod turn;
 mod view;
@@ -78,6 +79,7 @@ pub use keys::{ending_of, is_ending, moved_key, result_key, result_of, sub_key};
 pub use message::{ClientInput, Message, Priority, parts_of, text_of};
 pub use record::{Ending, Entry, Outcome, Record};
 pub use run::{MAX_PARTIAL, Run, end_key};
+pub use spent::{Cost, Spent, Usage};
 pub use tool::{
     Choice, MAX_RESULT, Permission, PermissionAnswer, SubAgent, ToolCall, ToolResult, shown_call_id,
 };

@@ -209,6 +209,10 @@ scenarios! {
         entering_a_session_that_is_heard_leaves_no_gap
         a_reader_that_has_stopped_is_behind_in_all_and_costs_little
     }
+    spending {
+        what_agents_take_is_in_answers_figures_and_the_status
+        a_message_over_the_budget_gets_an_error_that_says_how_to_go_on
+    }
     strangers {
         before_connect_frames_are_small
         unfinished_frames_of_strangers_take_no_memory
@@ -366,6 +370,7 @@ scenarios! {
         the_events_of_a_run_lead_to_look_and_back
         events_of_a_message_are_its_own
         a_waiting_message_shows_it_and_can_be_withdrawn_or_hurried
+        an_agent_is_chosen_for_a_session_and_changed_later
         a_run_is_stopped
         a_failure_stands_where_it_happened
         files_are_picked_dropped_and_pasted

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use thread::Queue;
-use thread_conversation::{Entry, Fork, is_ending};
+use thread_conversation::{Entry, Fork, Record, Spent, is_ending};
 use thread_protocol::Content;
 use thread_protocol::method::{ForkedFrom, SessionList, SessionState, SessionSummary};
 
@@ -34,7 +34,7 @@ pub struct Catalogue(Mutex<HashMap<SessionId, (Stamp, Summary)>>);
 type Stamp = (SystemTime, u64);
 
 /// A session's entry in a list.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Summary {
     /// The id up to which the thread has been read.
     upto: i64,
@@ -46,6 +46,8 @@ pub struct Summary {
     pub forked_from: Option<ForkedFrom>,
     /// The name of its agent.
     pub agent: Option<String>,
+    /// What its runs have taken.
+    pub spent: Spent,
     /// What its newest run needs or does, and since when.
     pub state: Option<SessionState>,
     pub since: Option<String>,
@@ -65,10 +67,14 @@ impl Summary {
     ///
     /// Errors of the thread.
     pub fn update(&mut self, queue: &mut Queue) -> Result<()> {
-        let condition = "type = 'message' OR subtype IN ('title', 'forked', 'error')";
+        let condition =
+            "type = 'message' OR subtype IN ('title', 'forked', 'error', 'cancelled', 'sub_agent')";
         let mut failure = None;
         self.upto = for_each(queue, self.upto, condition, None, &mut |_, event, _| {
-            match Entry::of(&event) {
+            let record = Record::of(event);
+            self.spent += &record.spent;
+            let event = record.event;
+            match record.entry {
                 Entry::Title(title) => {
                     self.given = Some(beginning(&title, excerpt::TITLE)).filter(|title| !title.is_empty())
                 }

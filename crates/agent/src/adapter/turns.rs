@@ -96,6 +96,11 @@ impl Adapter {
                     return Ok(Step::Wait(at));
                 }
                 self.retry = None;
+                if let Some(error) = self.over_budget().filter(|_| !self.is_continued(id)) {
+                    self.clean_up_before(id);
+                    self.close(id, Why::Failed { error, retryable: false })?;
+                    return Ok(Step::Again);
+                }
                 // Output printed before it gets the message is no answer to it.
                 self.settle_program();
                 if !self.unasked.is_empty() {

@@ -7,7 +7,7 @@ use thread::failure::Failure;
 use thread::run::Launcher;
 use thread_agent::model::parse_url;
 use thread_agent::seat::{self, Setting};
-use thread_agent::settings::{Permit, PermitWait, ProtocolArg, Settings, Stay};
+use thread_agent::settings::{Budget, Permit, PermitWait, ProtocolArg, Settings, Stay};
 use toml::{Table, Value};
 
 use super::SESSION;
@@ -15,7 +15,7 @@ use crate::agent::{Agent, Spec};
 
 /// The keys of a table, as the error of another one lists them.
 const KEYS: &str = "name, command, url, protocol, permit, permit_wait, cwd, env, env_file, key_env, tools, system, \
-                    about, prompts, allow";
+                    about, prompts, allow, budget";
 
 /// The most agents, and the longest text that clients are shown, in characters.
 const MOST_AGENTS: usize = 100;
@@ -129,6 +129,14 @@ fn spec(table: &Table, (settings, stay): (&Settings, &Stay), base: &Path) -> Res
                 Value::Boolean(wanted) => tools = *wanted,
                 _ => return bad(key, "it is not true or false", "write tools = true"),
             },
+            "budget" => {
+                let text = match value {
+                    Value::Integer(amount) => amount.to_string(),
+                    Value::Float(amount) => amount.to_string(),
+                    value => text(key, value)?.to_owned(),
+                };
+                settings.budget = Some(checked(key, &text, Budget::parse)?);
+            }
             "system" => settings.system = Some(base.join(text(key, value)?)),
             "about" => spec.about = Some(shown_text(key, text(key, value)?)?),
             "prompts" => spec.prompts = prompts(key, value)?,

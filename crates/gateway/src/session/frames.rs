@@ -1,7 +1,7 @@
 //! Stored events as frames.
 
 use serde_json::{Map, Value};
-use thread_conversation::{ClientInput, Entry, Message, Moved, PermissionAnswer};
+use thread_conversation::{ClientInput, Cost, Entry, Message, Moved, PermissionAnswer, Usage};
 use thread_protocol::Content;
 use thread_protocol::event::{self as frame, Event};
 use thread_sessions::SessionId;
@@ -69,6 +69,24 @@ pub fn content_of(storage: &Storage, stored: &SessionEvent) -> Content {
     }
 }
 
+/// Numbers of tokens; `None` if the agent says none.
+pub fn usage_of(usage: Usage) -> Option<frame::Usage> {
+    let Usage { input_tokens, output_tokens, cached_tokens, reasoning_tokens } = usage;
+    (usage != Usage::default()).then_some(frame::Usage {
+        input_tokens,
+        output_tokens,
+        cached_tokens,
+        reasoning_tokens,
+    })
+}
+
+/// A cost; `None` if the agent says none.
+pub fn cost_of(cost: &Cost) -> Option<frame::Cost> {
+    let currency = Some(cost.currency.clone()).filter(|currency| !currency.is_empty());
+    let amount = Cost { currency: String::new(), ..cost.clone() }.to_string();
+    (cost.amount > 0.0).then_some(frame::Cost { amount, currency })
+}
+
 /// What clients see of a move.
 fn moved_text(Moved { name, model, cwd }: &Moved) -> String {
     let model = model.as_ref().map(|model| format!(", with the model {model}")).unwrap_or_default();
@@ -132,6 +150,8 @@ fn shown(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option
             total_tokens: answer.total_tokens,
             latency_ms: answer.latency_ms,
             stage: answer.stage.clone(),
+            usage: usage_of(stored.record.spent.usage),
+            cost: cost_of(&stored.record.spent.cost),
             timestamp: event.created_at.clone(),
         }),
         // Said by the agent, but not as the end of a run.

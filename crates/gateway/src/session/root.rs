@@ -378,6 +378,9 @@ fn copy(
     }
     // Of a run that the agent began itself, only the answer is copied.
     metadata.shift_remove("began");
+    // It was taken there.
+    metadata.shift_remove("usage");
+    metadata.shift_remove("cost");
     let mut copy = NewEvent::message(event.source, event.content).map_err(Error::from)?;
     copy.metadata = (!metadata.is_empty()).then(|| Value::Object(metadata).to_string().into());
     copy.idempotency_key = reply_to.filter(|_| is_ending).map(end_key);

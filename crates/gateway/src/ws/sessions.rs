@@ -261,6 +261,8 @@ pub async fn status_of(caller: &Caller, session: Option<SessionId>) -> Result<St
             active_run: runs.active().map(|run| run.run.run_id.clone()),
             clients,
             agent: agent.name(),
+            usage: frames::usage_of(summary.spent.usage),
+            cost: frames::cost_of(&summary.spent.cost),
         })
     };
     let session = caller.gateway.read(session, work).await?;

@@ -8,6 +8,8 @@ import random
 import subprocess
 import sys
 import tempfile
+import urllib.error
+import urllib.request
 
 from harness import PATIENCE, SERVE, Gateway, Refused, run
 
@@ -103,6 +105,19 @@ async def sessions_choose_among_the_agents_of_a_file():
             at = len(client.events)
             await client.request("agent", message="/new @nobody")
             assert "there is no agent 'nobody'" in (await client.wait("message", at))["payload"]["content"]
+
+            # By an AG-UI client, when it makes a session.
+            body = {"threadId": "t", "runId": "r", "messages": [{"id": "m", "role": "user", "content": "x"}],
+                    "tools": [], "context": [], "state": {}, "forwardedProps": {}}
+            for agent, status in [("nobody", 400), ("where", 200), ("nobody", 200)]:
+                request = urllib.request.Request(
+                    f"{gateway.url}/api/v1/agent/run?agent={agent}", json.dumps(body).encode(),
+                    {"Authorization": f"Bearer {gateway.token}", "Content-Type": "application/json"})
+                try:
+                    got = await asyncio.to_thread(lambda: urllib.request.urlopen(request).read().decode())
+                    assert status == 200 and "secret it's fine" in got, got
+                except urllib.error.HTTPError as e:
+                    assert e.code == status, (agent, e)
 
             # A copy has the same agent, with what was chosen; its own directory is another.
             copy = await client.request("sessions.fork", sessionId=session)

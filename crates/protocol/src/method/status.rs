@@ -1,5 +1,7 @@
 //! The state of the gateway and of a session.
 
+use crate::event::{Cost, Usage};
+
 payloads! {
     #[derive(Default)]
     pub struct StatusParams {
@@ -35,5 +37,8 @@ payloads! {
         pub clients: u64,
         /// The name of its agent, if it has one.
         pub agent: Option<String>,
+        /// What all its runs have taken, as far as their agents say.
+        pub usage: Option<Usage>,
+        pub cost: Option<Cost>,
     }
 }

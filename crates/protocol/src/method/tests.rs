@@ -134,7 +134,10 @@ fn every_payload_is_written_as_it_was_read_without_what_is_not_known() {
         check::<PermissionAnswer>(json!({})),
         check::<Status>(json!({
             "gateway": { "version": "1", "uptime": 2, "activeConnections": 3, "activeSessions": 4 },
-            "session": { "id": id, "messageCount": 5, "queuedRequests": 6, "activeRun": null, "clients": 7, "agent": "a" },
+            "session": { "id": id, "messageCount": 5, "queuedRequests": 6, "activeRun": null, "clients": 7, "agent": "a",
+                "usage": { "inputTokens": 1, "outputTokens": 2, "cachedTokens": 0, "reasoningTokens": 0 },
+                "cost": { "amount": "0.25", "currency": "USD" },
+            },
         })),
     ];
     assert_eq!(names, METHODS);
