@@ -17,6 +17,7 @@ const LONGEST_NAME: usize = 64;
 pub struct Seat {
     /// What the agent is called in the metadata of its answers, and in figures
     #[arg(long = "name", id = "agent_name", value_name = "NAME", requires = "who", value_parser = name)]
+    #[arg(hide_short_help = true)]
     pub name: Option<String>,
     /// The id of the move with which the thread came to this agent; absent if it has been the only one
     #[arg(long, value_name = "ID", hide = true)]

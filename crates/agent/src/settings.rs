@@ -48,10 +48,11 @@ pub struct Settings {
     pub permit: Permit,
     /// How long to wait for an answer before the request is rejected; off: for as long as it takes
     #[arg(long, value_name = "D", default_value = "5m", requires = "who", value_parser = PermitWait::parse)]
+    #[arg(hide_short_help = true)]
     pub permit_wait: PermitWait,
     /// What a conversation may take: 2.50 in the currency that the agent names, or 200000tokens. A message over it gets
     /// an error
-    #[arg(long, value_name = "AMOUNT", requires = "who", value_parser = Budget::parse)]
+    #[arg(long, value_name = "AMOUNT", requires = "who", value_parser = Budget::parse, hide_short_help = true)]
     pub budget: Option<Budget>,
     /// Put the last N messages, at most 32 KiB, before each message on stdin (exec) [default without N: 50]
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "50")]

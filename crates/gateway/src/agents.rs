@@ -143,8 +143,17 @@ impl Agents {
         let known = seat.name.as_ref().and_then(|name| self.find(name));
         let ready = match known.or(self.first()) {
             None => return Ok(()),
-            Some(agent) if known.is_some() => agent.seat(session, &choice, seat.moved)?,
-            Some(agent) => agent.seat(session, &Choice::default(), None)?,
+            Some(agent) if known.is_some() => agent.seat(session, &choice, seat.moved),
+            Some(agent) => agent.seat(session, &Choice::default(), None),
+        };
+        let ready = match ready {
+            Ok(ready) => ready,
+            // What was chosen is not allowed any more, or gone: the session keeps what it has.
+            Err(RequestError::BadParams(why)) => {
+                tracing::warn!(%session, "the agent stays as it is: {why}");
+                return Ok(());
+            }
+            Err(e) => return Err(e),
         };
         if queue.find_subscription(&consumer())?.is_none_or(|now| !ready.is_that_of(&now)) {
             ready.install(queue, 0, true)?;

@@ -37,7 +37,7 @@ agents.toml:
 #[command(mut_arg("url", |url| url.hide(true)), mut_arg("model", |model| model.hide(true)))]
 #[command(group = ArgGroup::new("who").multiple(true))]
 #[command(mut_arg("url", |url| url.conflicts_with("program")))]
-#[command(after_help = EXAMPLES)]
+#[command(after_long_help = EXAMPLES)]
 #[command(mut_arg("max_agents", |limit| limit.default_value("100")))]
 pub struct Options {
     /// Where sessions live [default: $XDG_DATA_HOME/thread/sessions]

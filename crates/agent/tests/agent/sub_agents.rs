@@ -52,6 +52,19 @@ pub fn results(talk: &Talk) -> Vec<Result<String, String>> {
         .collect()
 }
 
+#[test]
+fn what_a_sub_agent_takes_counts_for_its_parent() {
+    let talk = Talk::new();
+    let sub = r#"read x; echo '{"event":"final","content":"done","cost":{"amount":0.5,"currency":"USD"}}'"#;
+    let sub = talk.write("sub.sh", sub);
+    let script = format!("thread agent run --protocol ndjson -- sh '{sub}'");
+    talk.install(&["--budget", "0.75"], &["sh", "-c", &script]);
+    let [first, second, third] = ["a", "b", "c"].map(|text| talk.say(text));
+    assert_eq!((talk.answer(first), talk.answer(second)), ("done\n".to_owned(), "done\n".to_owned()));
+    let Entry::Error { error, .. } = talk.ending(third) else { panic!() };
+    assert!(error.contains("1 USD of 0.75"), "{error}");
+}
+
 fn told(talk: &Talk) -> Vec<SubAgent> {
     talk.entries()
         .into_iter()
