@@ -54,7 +54,7 @@ pub struct Options {
     #[arg(id = "program", long = "agent", value_name = "COMMAND", group = "who")]
     pub agent: Option<String>,
 
-    /// Agents with names, to choose from: a TOML file with a table [[agent]] for each. New sessions get the first,
+    /// Agents with names, to choose from: a TOML file with a table for each. New sessions get the first,
     /// or the one that --agent names
     #[arg(long, value_name = "FILE", group = "who")]
     pub agents: Option<PathBuf>,
