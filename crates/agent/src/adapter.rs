@@ -11,6 +11,7 @@ mod ending;
 mod output;
 mod permission;
 mod process;
+mod spending;
 mod turns;
 
 use std::ffi::OsString;
@@ -32,14 +33,16 @@ use thread::{After, Error, Event, LOOK_EVERY, NewEvent, Queue, Result};
 use self::attempt::Attempt;
 use self::output::Outbox;
 use self::process::Running;
+use self::spending::spent_upto;
 use crate::processes;
 use crate::program::ProgramEvent;
 use crate::protocol::{Output, Protocol};
+use crate::seat::Seat;
 use crate::settings::{Settings, Stay};
 use crate::slots::{AgentSlots, Slot, Waiter};
-use crate::store::store;
+use crate::store::{push_once, store};
 use thread_conversation::runs::{Noted, Runs};
-use thread_conversation::{Entry, PermissionAnswer, Record, Session, is_ending};
+use thread_conversation::{Entry, PermissionAnswer, Record, Session, Spent, is_ending};
 
 /// How many pieces of output may wait to be stored.
 const CHANNEL: usize = 64;
@@ -52,6 +55,7 @@ pub struct Options {
     /// Additional environment variables for the program.
     pub environment: Vec<(String, String)>,
     pub protocol: Box<dyn Protocol>,
+    pub seat: Seat,
     pub settings: Settings,
     pub stay: Stay,
 }
@@ -97,6 +101,11 @@ pub struct Adapter {
     acknowledged: i64,
     /// The agent program's session, as recorded in the thread.
     session: Option<String>,
+    /// The event with which the thread came to this agent: sessions from before are those of others. 0 if it has been
+    /// the only one.
+    joined: i64,
+    /// What was taken in this thread, if there is a budget.
+    spent_so_far: Spent,
     /// The newest request to forget what was said before it; 0 if there is none.
     cleared: i64,
     /// The newest such request when the program was started. If there is a newer one, the program knows what it
@@ -131,8 +140,19 @@ impl Adapter {
         let (send, receive) = sync_channel(CHANNEL);
         watch(&queue, send.clone());
         let cleared = newest_matching(&mut queue, "subtype = 'clear'")?.unwrap_or(0);
-        let session = last_session(&mut queue, options.protocol.name(), cleared)?;
+        let cwd = std::env::current_dir().unwrap_or_default();
+        if let Some(missing) =
+            options.seat.missing(&mut queue, options.settings.model.as_deref(), &cwd.to_string_lossy())?
+        {
+            push_once(&mut queue, &launcher, missing)?;
+        }
+        let joined = options.seat.joined(&mut queue)?;
+        let session = last_session(&mut queue, options.protocol.name(), cleared.max(joined))?;
         let cursor = subscription.last_acked_id;
+        let spent_so_far = match options.settings.budget {
+            Some(_) => spent_upto(&mut queue, cursor)?,
+            None => Spent::default(),
+        };
         let slots = AgentSlots::of(queue.path(), options.stay.max_agents);
         Ok(Adapter {
             queue,
@@ -148,6 +168,8 @@ impl Adapter {
             seen: cursor,
             acknowledged: cursor,
             session,
+            joined,
+            spent_so_far,
             cleared,
             program_cleared: cleared,
             unasked: Vec::new(),
@@ -247,9 +269,10 @@ impl Adapter {
     fn note(&mut self, record: &Record, is_pending: bool) -> Result<()> {
         let id = record.id();
         let is_ending = is_ending(&mut self.queue, id, &record.entry)?;
+        self.spent_so_far += &record.spent;
         match &record.entry {
             Entry::Session(Session { protocol, session_id, cleared })
-                if protocol == self.options.protocol.name() && *cleared >= self.cleared =>
+                if protocol == self.options.protocol.name() && *cleared >= self.cleared.max(self.joined) =>
             {
                 self.session = Some(session_id.clone());
             }
@@ -390,7 +413,7 @@ fn watch(queue: &Queue, send: SyncSender<LoopEvent>) {
 }
 
 /// Returns the session recorded last, wherever the cursor is; `None` if it is of another protocol, or from before the
-/// newest request to forget.
+/// event `newest`.
 fn last_session(queue: &mut Queue, protocol: &str, newest: i64) -> Result<Option<String>> {
     let id = newest_matching(queue, "source = 'self' AND subtype = 'session'")?;
     let recorded = id.map(|id| queue.event(id)).transpose()?.flatten();

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::launcher;
+use crate::seat::Seat;
 use crate::settings::{Settings, Stay};
 use clap::{Args, Parser, Subcommand, ValueHint};
 use serde_json::json;
@@ -39,6 +40,8 @@ use thread::run::Launcher;
 struct Cli {
     #[command(flatten)]
     globals: Globals,
+    #[command(flatten)]
+    seat: Seat,
     #[command(flatten)]
     settings: Settings,
     #[command(flatten)]
@@ -161,7 +164,7 @@ pub fn main(mut args: Vec<OsString>) -> ExitCode {
         Some(Command::Report) => run::report(&cli.globals),
         Some(Command::Model) => crate::model::serve()
             .map_err(|e| Failure::failed(format_args!("the model cannot be asked: {e}"), "try again")),
-        None => serve::run(cli.settings, cli.stay, cli.program, &cli.globals),
+        None => serve::run(cli.seat, cli.settings, cli.stay, cli.program, &cli.globals),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

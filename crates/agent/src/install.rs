@@ -7,6 +7,7 @@ use thread::files::log::{Level, Quoted};
 use thread::model::run::Options;
 use thread::model::subscription::{ConsumerId, NewSubscription};
 use thread::run::Launcher;
+use thread::run::control::notify_supervisors;
 use thread::{Error, Queue, Result};
 
 use crate::launcher;
@@ -25,6 +26,8 @@ pub struct Install {
     pub consumer: ConsumerId,
     /// Options of `thread-agent`, such as `--protocol`, `acp`.
     pub options: Vec<String>,
+    /// Variables for the program, set in the command line; those of `env_file` take precedence.
+    pub environment: Vec<(String, String)>,
     /// A file of `NAME=value` lines that the adapter reads whenever it starts; absolute.
     pub env_file: Option<PathBuf>,
     /// The agent program and its arguments; empty if the options name a model instead.
@@ -33,6 +36,9 @@ pub struct Install {
     pub cwd: PathBuf,
     /// Events after this id are pending; `None` keeps the stored cursor, or starts at the first event.
     pub from: Option<i64>,
+    /// Takes the place of the agent that the consumer has, if it has one: the cursor stays, and a run under way
+    /// continues to its end.
+    pub replace: bool,
 }
 
 impl Install {
@@ -41,10 +47,12 @@ impl Install {
         Install {
             consumer: ConsumerId::stored(thread_conversation::CONSUMER),
             options: Vec::new(),
+            environment: Vec::new(),
             env_file: None,
             program,
             cwd,
             from: None,
+            replace: false,
         }
     }
 
@@ -67,7 +75,11 @@ impl Install {
         }
         let words: Vec<String> = words.iter().map(|word| quoted(word)).collect::<Result<_>>()?;
         let path = std::env::var_os("PATH").unwrap_or_default();
-        Ok(format!("PATH={} exec {}", quoted(&path.to_string_lossy())?, words.join(" ")))
+        let mut line = format!("PATH={}", quoted(&path.to_string_lossy())?);
+        for (name, value) in &self.environment {
+            line.push_str(&format!(" {name}={}", quoted(value)?));
+        }
+        Ok(format!("{line} exec {}", words.join(" ")))
     }
 }
 
@@ -85,7 +97,7 @@ pub fn quoted(word: &str) -> Result<String> {
 ///
 /// # Errors
 ///
-/// [`Error::AlreadySubscribed`]; those of [`Install::handler`]. A failure to start it is only logged in the
+/// [`Error::AlreadySubscribed`], unless it may replace another; those of [`Install::handler`]. A failure to start it is only logged in the
 /// thread: the next push starts it.
 pub fn install(queue: &mut Queue, launcher: &Launcher, install: &Install) -> Result<()> {
     let consumer = &install.consumer;
@@ -96,9 +108,13 @@ pub fn install(queue: &mut Queue, launcher: &Launcher, install: &Install) -> Res
         cwd: Some(install.cwd.clone()),
         options: Options { backoff: BACKOFF.to_vec(), max_attempts: MAX_ATTEMPTS, ..Options::default() },
         from: install.from,
-        replace: false,
+        replace: install.replace,
     };
     queue.subscribe(&new)?;
+    if new.replace {
+        // Ends a wait of the one that was replaced.
+        notify_supervisors(queue);
+    }
     queue.log(
         Level::Info,
         format_args!("subscribe: consumer={consumer} handler_cmd={}", Quoted(&new.handler_cmd)),

@@ -19,6 +19,7 @@ pub mod model;
 pub mod processes;
 pub mod program;
 pub mod protocol;
+pub mod seat;
 pub mod settings;
 mod slots;
 pub mod store;

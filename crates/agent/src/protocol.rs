@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::attachments::Attachment;
 use crate::transcript::{MESSAGES, Spoken};
-use thread_conversation::{ClientInput, ModelTurn, Permission, Run, Status, ToolCall, ToolResult};
+use thread_conversation::{ClientInput, ModelTurn, Permission, Run, Spent, Status, ToolCall, ToolResult};
 
 pub use acp::{Acp, ToolServer};
 pub use exec::Exec;
@@ -47,6 +47,8 @@ pub enum Output {
     RetryAfter(Duration),
     /// The program's own session, for its next process to load.
     Session(String),
+    /// What was taken since it said so last: tokens, and what they cost.
+    Used(Spent),
     /// A request for permission, answered by [`Protocol::permit`].
     Asks(Permission),
     Done(Done),

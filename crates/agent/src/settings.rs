@@ -46,6 +46,14 @@ pub struct Settings {
     /// How to answer when the program asks for permission (acp)
     #[arg(long, value_enum, value_name = "HOW", default_value_t = Permit::Ask, requires = "who")]
     pub permit: Permit,
+    /// How long to wait for an answer before the request is rejected; off: for as long as it takes
+    #[arg(long, value_name = "D", default_value = "5m", requires = "who", value_parser = PermitWait::parse)]
+    #[arg(hide_short_help = true)]
+    pub permit_wait: PermitWait,
+    /// What a conversation may take: 2.50 in the currency that the agent names, or 200000tokens. A message over it gets
+    /// an error
+    #[arg(long, value_name = "AMOUNT", requires = "who", value_parser = Budget::parse, hide_short_help = true)]
+    pub budget: Option<Budget>,
     /// Put the last N messages, at most 32 KiB, before each message on stdin (exec) [default without N: 50]
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "50")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..), requires = "who")]
@@ -90,10 +98,66 @@ pub enum ProtocolArg {
     OpenAi,
 }
 
+/// What a conversation may take: the value of `--budget`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Budget {
+    /// In the currency that the agent names; positive.
+    Cost(f64),
+    /// Read and written together; positive.
+    Tokens(u64),
+}
+
+impl Budget {
+    /// Reads an amount such as `2.50`, or a number of tokens such as `200000tokens`.
+    ///
+    /// # Errors
+    ///
+    /// It is neither; a sentence.
+    pub fn parse(text: &str) -> Result<Budget, String> {
+        let budget = match text.strip_suffix("tokens") {
+            Some(number) => number.trim_end().parse().ok().filter(|number| *number > 0).map(Budget::Tokens),
+            None => text.parse().ok().filter(|cost: &f64| cost.is_finite() && *cost > 0.0).map(Budget::Cost),
+        };
+        budget.ok_or_else(|| {
+            "write an amount, such as 2.50, or a number of tokens, such as 200000tokens".to_owned()
+        })
+    }
+}
+
+impl std::fmt::Display for Budget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Budget::Cost(amount) => write!(f, "{amount}"),
+            Budget::Tokens(number) => write!(f, "{number}tokens"),
+        }
+    }
+}
+
+/// How long a request for permission waits for an answer; `None`: for as long as it takes. The value of
+/// `--permit-wait`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PermitWait(pub Option<Duration>);
+
+impl PermitWait {
+    /// Reads a duration; `off` and `0` mean that there is no limit.
+    ///
+    /// # Errors
+    ///
+    /// It is neither; a sentence.
+    pub fn parse(text: &str) -> Result<PermitWait, String> {
+        let wait = if text == "off" { Duration::ZERO } else { duration::parse(text)? };
+        Ok(PermitWait(Some(wait).filter(|wait| !wait.is_zero())))
+    }
+
+    fn format(self) -> String {
+        self.0.map_or_else(|| "off".to_owned(), duration::format)
+    }
+}
+
 /// How requests for permission are answered: the values of `--permit`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Permit {
-    /// Push an event, and wait 5 minutes for an answer
+    /// Push an event, and wait for an answer (--permit-wait)
     Ask,
     Allow,
     Reject,
@@ -110,13 +174,16 @@ impl Settings {
             ("--quiet", duration::format(self.quiet)),
             ("--max-output", self.max_output.to_string()),
             ("--permit", name(&|| self.permit.to_possible_value())),
+            ("--permit-wait", self.permit_wait.format()),
         ];
         let system = self.system.as_ref().map(|file| file.to_string_lossy().into_owned());
+        let budget = self.budget.map(|budget| budget.to_string());
         let given = [
             ("--url", &self.url),
             ("--model", &self.model),
             ("--key-env", &self.key_env),
             ("--system", &system),
+            ("--budget", &budget),
         ];
         let given = given.into_iter().filter_map(|(option, value)| Some((option, value.clone()?)));
         let words = pairs.into_iter().chain(given).flat_map(|(option, value)| [option.to_owned(), value]);
@@ -226,7 +293,12 @@ pub fn missing_key(name: &str) -> Failure {
     Failure::usage(format_args!("the variable {name} of --key-env is not set"), hint)
 }
 
-fn variable_name(text: &str) -> Result<String, String> {
+/// A name of a variable.
+///
+/// # Errors
+///
+/// It cannot be one; a sentence.
+pub fn variable_name(text: &str) -> Result<String, String> {
     let is_name = text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     match !text.is_empty() && is_name && !text.starts_with(|c: char| c.is_ascii_digit()) {
         true => Ok(text.to_owned()),
@@ -288,6 +360,18 @@ mod tests {
         assert_eq!(["5", "5b", "2K", "64MiB", "1gib"].map(size), [5, 5, 2048, 64 << 20, 1 << 30].map(Ok));
         for bad in ["", "M", "5 M", "-1", "1.5M", "5X", "99999999999G"] {
             assert!(size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn budgets_are_parsed() {
+        let budget = |text: &str| Budget::parse(text).map(|budget| budget.to_string());
+        let good = [("2.50", "2.5"), ("3", "3"), ("200000tokens", "200000tokens"), ("5 tokens", "5tokens")];
+        for (text, same) in good {
+            assert_eq!(budget(text).as_deref(), Ok(same));
+        }
+        for bad in ["", "0", "-1", "inf", "NaN", "0tokens", "1.5tokens", "tokens", "2 USD"] {
+            assert!(budget(bad).is_err(), "{bad}");
         }
     }
 

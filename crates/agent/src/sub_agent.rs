@@ -301,14 +301,15 @@ impl Sub {
             Entry::Cancelled { why, .. } => ("cancelled", json!({ "message": why })),
             _ => return None,
         };
-        Some(sub_agent(&SubAgent {
+        // What it has taken counts for its parent.
+        Some(Record::of(event.clone()).spent.noted(sub_agent(&SubAgent {
             parent_call_id: self.call_id.clone(),
             attempt: self.attempt,
             sub_agent: self.id.clone(),
             sub_event_id: event.id,
             event: name.to_owned(),
             payload,
-        }))
+        })))
     }
 
     /// Asks it to end, with an event in its thread.

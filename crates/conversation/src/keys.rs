@@ -28,6 +28,15 @@ pub fn sub_key(sub_agent: &str, event_id: i64) -> Result<IdempotencyKey<'static>
     IdempotencyKey::reserved("sub", format_args!("{sub_agent}:{event_id}"))
 }
 
+/// The key of the event that gives a conversation another agent, by the id of the move.
+///
+/// # Errors
+///
+/// It is too long.
+pub fn moved_key(id: &str) -> Result<IdempotencyKey<'static>, InvalidKey> {
+    IdempotencyKey::reserved("agent", id)
+}
+
 /// Begins each spare key: `thread:taken:end:5` is that of `thread:end:5`.
 const TAKEN: &str = "taken";
 
@@ -120,6 +129,8 @@ pub fn stands_for(stored: &Event, event: &NewEvent<'_>) -> bool {
             (stored.sub_agent, stored.sub_event_id) == (new.sub_agent.clone(), new.sub_event_id)
         }
         (Entry::Message(stored), Entry::Message(new)) => stored == *new,
+        // The key is that of one move.
+        (Entry::Moved(_), Entry::Moved(_)) => true,
         _ => false,
     }
 }

@@ -12,6 +12,7 @@
 //! | a title for the conversation | [`title`] | [`Entry::Title`] |
 //! | the conversation that this one is a copy of | [`forked`] | [`Entry::Forked`] |
 //! | the agent forgets the conversation so far | [`clear`] | [`Entry::Clear`] |
+//! | the conversation has another agent | [`moved`] | [`Entry::Moved`] |
 //! | the agent's session | [`session`] | [`Entry::Session`] |
 //! | a copy of a sub-agent's event | [`sub_agent`] | [`Entry::SubAgent`] |
 //! | a client continues a run | [`continued`] | [`Entry::Continued`] |
@@ -61,6 +62,7 @@ mod metadata;
 mod record;
 mod run;
 pub mod runs;
+mod spent;
 mod tool;
 mod turn;
 mod view;
@@ -73,10 +75,11 @@ use thread::NewEvent;
 use thread::model::event::{InvalidEvent, Type};
 use thread::model::key::IdempotencyKey;
 
-pub use keys::{ending_of, is_ending, result_key, result_of, sub_key};
+pub use keys::{ending_of, is_ending, moved_key, result_key, result_of, sub_key};
 pub use message::{ClientInput, Message, Priority, parts_of, text_of};
 pub use record::{Ending, Entry, Outcome, Record};
 pub use run::{MAX_PARTIAL, Run, end_key};
+pub use spent::{Cost, Spent, Usage};
 pub use tool::{
     Choice, MAX_RESULT, Permission, PermissionAnswer, SubAgent, ToolCall, ToolResult, shown_call_id,
 };
@@ -94,9 +97,6 @@ pub const SELF: &str = "self";
 
 /// The longest run id, in bytes. One that is longer, empty or has control characters counts as not given.
 pub const MAX_RUN_ID: usize = 256;
-
-/// How long a request for permission waits for an answer, from when it is stored; then it is rejected.
-pub const PERMISSION_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
 /// Returns the run id for a message that gives none: `run_<event id>`.
 pub fn run_id_of(event_id: i64) -> String {
@@ -140,12 +140,25 @@ pub struct Fork {
     pub before: Option<i64>,
 }
 
+/// The agent that a conversation has from here on, where there are several to choose from: the content of `agent`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Moved {
+    pub name: String,
+    /// The model that was chosen for this conversation; `None` for that of the agent.
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The directory that was chosen for this conversation; `None` for that of the agent.
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+}
+
 /// The agent program's own session, for its next process to load: the content of `session`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
     pub protocol: String,
     pub session_id: String,
-    /// The newest [`clear`] before it; 0 if there is none.
+    /// The newest [`clear`] before it, or the [`moved`] with which the conversation came to its agent, whichever is
+    /// newer; 0 if there is none.
     #[serde(default, deserialize_with = "lenient", skip_serializing_if = "is_default")]
     pub cleared: i64,
 }
@@ -220,8 +233,18 @@ pub fn clear(source: &str) -> Result<NewEvent<'static>, InvalidEvent> {
     record_from(source, "clear", String::new())
 }
 
-/// The agent program's own session, for its next process to load. `cleared` is the newest [`clear`] before it; 0 if
-/// there is none.
+/// The conversation has another agent from here on. `id` names the move: it is recorded once, whoever does it.
+///
+/// # Errors
+///
+/// `source` is empty or has control characters.
+pub fn moved(source: &str, id: &str, moved: &Moved) -> Result<NewEvent<'static>, InvalidEvent> {
+    let event = record_from(source, "agent", text(moved))?;
+    // An id of the program's own is short enough.
+    Ok(NewEvent { idempotency_key: moved_key(id).ok(), ..event })
+}
+
+/// The agent program's own session, for its next process to load. `cleared` is that of [`Session`].
 pub fn session(protocol: &str, session_id: &str, cleared: i64) -> NewEvent<'static> {
     let session = Session { protocol: protocol.to_owned(), session_id: session_id.to_owned(), cleared };
     own_event(Type::Record, Some("session"), text(&session))

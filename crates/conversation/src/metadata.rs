@@ -1,6 +1,7 @@
 //! The metadata of a run's events.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use thread::Event;
 
 use crate::ClientInput;
@@ -45,6 +46,12 @@ pub(crate) struct Metadata {
     pub stage: Option<String>,
     #[serde(deserialize_with = "text", skip_serializing_if = "Option::is_none")]
     pub partial: Option<String>,
+    #[serde(deserialize_with = "text", skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    #[serde(skip_serializing_if = "Value::is_null")]
+    pub usage: Value,
+    #[serde(skip_serializing_if = "Value::is_null")]
+    pub cost: Value,
     #[serde(deserialize_with = "lenient", skip_serializing_if = "ClientInput::is_empty")]
     pub run_input: ClientInput,
 }

@@ -8,8 +8,8 @@ use thread::Event;
 use crate::lenient::{lenient, object_of};
 use crate::metadata::Metadata;
 use crate::{
-    Answer, ClientInput, Fork, Message, ModelTurn, Permission, PermissionAnswer, SELF, Session, Status,
-    SubAgent, ToolCall, ToolResult, run_id_of, shown_call_id,
+    Answer, ClientInput, Fork, Message, ModelTurn, Moved, Permission, PermissionAnswer, SELF, Session, Spent,
+    Status, SubAgent, ToolCall, ToolResult, run_id_of, shown_call_id,
 };
 
 /// A stored event as it is read: what it means, and what the metadata of a run's events says.
@@ -27,6 +27,8 @@ pub struct Record {
     pub from_client: bool,
     /// It is a result that only closes a call: the program has reported none.
     pub unreported: bool,
+    /// What was taken by the attempt that it ends.
+    pub spent: Spent,
     pub entry: Entry,
 }
 
@@ -38,8 +40,12 @@ impl Record {
             if is_own { (metadata.attempt, metadata.for_client) } else { Default::default() };
         let from_client = is_own && metadata.client.is_some();
         let unreported = is_own && metadata.unreported;
+        let spent = match is_own {
+            true => Spent::of(metadata.agent.clone(), &metadata.usage, &metadata.cost),
+            false => Spent::default(),
+        };
         let (run_id, entry) = read(&event, metadata);
-        Record { event, run_id, attempt, for_client, from_client, unreported, entry }
+        Record { event, run_id, attempt, for_client, from_client, unreported, spent, entry }
     }
 
     pub fn id(&self) -> i64 {
@@ -144,6 +150,8 @@ pub enum Entry {
     Session(Session),
     /// The agent forgets everything before.
     Clear,
+    /// The conversation has another agent from here on.
+    Moved(Moved),
     Title(String),
     /// The conversation is a copy of another.
     Forked(Fork),
@@ -270,6 +278,7 @@ fn entry(event: &Event, metadata: Metadata) -> Option<Entry> {
         "cancel" => Entry::Cancel { why: text() },
         "title" => Entry::Title(text()),
         "clear" => Entry::Clear,
+        "agent" => Entry::Moved(content(event)?),
         "continued" => Entry::Continued { reply_to: reply_to?, after: metadata.after? },
         "forked" => Entry::Forked(content(event)?),
         // An agent must not answer its own requests.

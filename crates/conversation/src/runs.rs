@@ -6,6 +6,7 @@
 //! adapter that replaces a killed one continues where that one stopped. Pure: no clock and no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use crate::{Entry, PermissionAnswer, Priority, Record, Run};
 
@@ -45,6 +46,8 @@ pub struct OpenPermission {
     pub request_id: String,
     /// The ids of its choices. Any other answer is ignored.
     pub choices: Vec<String>,
+    /// How long it waits for an answer, from when it was stored; `None`: for as long as its attempt lasts.
+    pub wait: Option<Duration>,
 }
 
 impl OpenRun {
@@ -184,6 +187,7 @@ impl Runs {
                         event_id: id,
                         request_id: asked.request_id.clone(),
                         choices: asked.choices.iter().map(|choice| choice.id.clone()).collect(),
+                        wait: asked.wait(),
                     });
                 }
             }

@@ -91,6 +91,7 @@ fn everything_a_run_writes_reads_back() {
         arguments: json!({ "command": "ls" }),
         details: "all of them".into(),
         choices: vec![Choice { id: "y".into(), name: "Yes".into(), kind: "allow_once".into() }],
+        wait_ms: None,
     };
     let told = SubAgent {
         parent_call_id: "c".into(),
@@ -314,6 +315,7 @@ fn each_event_is_written_with_its_keys_in_this_order() {
         arguments: Value::Null,
         details: String::new(),
         choices: vec![Choice { id: "y".into(), name: "Yes".into(), kind: "allow_once".into() }],
+        wait_ms: None,
     };
     let told = SubAgent {
         parent_call_id: "c".into(),

@@ -1,5 +1,7 @@
 //! Tool calls and their results, and the requests for permission to make them.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -140,6 +142,17 @@ pub struct Permission {
     pub details: String,
     #[serde(deserialize_with = "elements")]
     pub choices: Vec<Choice>,
+    /// How long it waits for an answer, from when it is stored, in milliseconds; then it is rejected. `None`: for as long
+    /// as its attempt lasts.
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
+    pub wait_ms: Option<u64>,
+}
+
+impl Permission {
+    /// How long it waits for an answer; `None`: for as long as its attempt lasts.
+    pub fn wait(&self) -> Option<Duration> {
+        self.wait_ms.map(Duration::from_millis)
+    }
 }
 
 /// One of the choices in a request for permission.

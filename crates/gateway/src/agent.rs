@@ -1,104 +1,207 @@
-//! The agent of new sessions, and how runs are started.
+//! An agent that sessions can have: a program or a model, with its options.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use thread::Queue;
 use thread::failure::Failure;
-use thread::model::subscription::ConsumerId;
 use thread::run::launcher::is_executable;
 use thread::run::{Launcher, WakeBy};
 use thread_agent::install::Install;
 use thread_agent::launcher;
+use thread_agent::seat::{Seat, Setting};
 use thread_agent::settings::{Settings, Stay, read_env_file};
-use thread_conversation::CONSUMER;
-use thread_sessions::Result;
+use thread_protocol::method::AgentSummary;
+use thread_sessions::{RequestError, Result, SessionId};
 
-/// The agent that new sessions get.
+use crate::agents::seating::{Choice, Ready, chosen_directory, not_allowed};
+use crate::agents::{SESSION, of_session};
+
+/// What an agent is called whose command gives no name.
+const NAMELESS: &str = "agent";
+
+/// The longest name of a model that is chosen for a session, in characters.
+const LONGEST_MODEL: usize = 200;
+
+/// An agent as it is described on the command line or in a file.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    /// By default made from the command.
+    pub name: Option<String>,
+    /// A shell command, or a model: `openai:URL#MODEL`.
+    pub line: String,
+    /// What gives the line: an option or a key.
+    pub given_by: &'static str,
+    pub settings: Settings,
+    pub stay: Stay,
+    pub environment: Vec<(String, String)>,
+    /// Where it is given: relative paths in it begin there; absolute.
+    pub base: PathBuf,
+    /// Where it works; absolute. It may have [`SESSION`] in it.
+    pub cwd: PathBuf,
+    pub about: Option<String>,
+    pub prompts: Vec<String>,
+    /// What a session may choose.
+    pub allow: Vec<Setting>,
+}
+
+impl Spec {
+    /// The agent of `--agent`, which works where the gateway was started.
+    pub fn of_line(line: &str, settings: &Settings, stay: &Stay, cwd: PathBuf) -> Spec {
+        Spec {
+            name: None,
+            line: line.to_owned(),
+            given_by: "--agent",
+            settings: settings.clone(),
+            stay: stay.clone(),
+            environment: Vec::new(),
+            base: cwd.clone(),
+            cwd,
+            about: None,
+            prompts: Vec::new(),
+            allow: Vec::new(),
+        }
+    }
+}
+
+/// An agent that sessions can have.
 #[derive(Debug, Clone)]
 pub struct Agent {
-    /// Its name, if it can be told from the command.
-    pub name: Option<String>,
+    pub name: String,
+    /// Whether the name says more than that it is an agent.
+    pub is_named: bool,
+    about: Option<String>,
+    prompts: Vec<String>,
+    allow: Vec<Setting>,
+    settings: Settings,
+    stay: Stay,
+    /// Without what depends on the session.
     install: Install,
     launcher: Launcher,
 }
 
 impl Agent {
-    /// Builds an agent from a shell command, as it would be typed in `cwd`, or from a model: `openai:URL#MODEL`.
+    /// Checks that an agent can be started.
     ///
     /// # Errors
     ///
-    /// The model's URL or key is missing; the command cannot be run; the file of `--env-file` cannot be used; the adapter is not installed.
-    pub fn new(
-        line: &str,
-        settings: &Settings,
-        stay: &Stay,
-        cwd: PathBuf,
-        launcher: &Launcher,
-    ) -> Result<Agent, Failure> {
-        let model = settings.with_model(line)?;
-        let settings = model.clone().unwrap_or_else(|| settings.clone()).located(&cwd)?;
-        let env_file = settings.env_file.as_ref().map(|file| cwd.join(file));
+    /// The model's URL or key is missing; the command cannot be run; the file of `--env-file` cannot be used; the
+    /// adapter is not installed.
+    pub fn new(spec: Spec, launcher: &Launcher) -> Result<Agent, Failure> {
+        let Spec { base, .. } = &spec;
+        let model = spec.settings.with_model(&spec.line)?;
+        let mut settings = model.clone().unwrap_or_else(|| spec.settings.clone());
+        // A variable of its own is there for the adapter.
+        let is_given = |name: &String| spec.environment.iter().any(|(known, _)| known == name);
+        let key_env = settings.key_env.take_if(|name| is_given(name));
+        let mut settings = settings.located(base)?;
+        settings.key_env = key_env.or(settings.key_env);
+        let env_file = settings.env_file.as_ref().map(|file| base.join(file));
         if let Some(file) = &env_file {
             read_env_file(file).map_err(|e| Failure::usage(e.what, e.hint))?;
         }
-        let options = [settings.words(), stay.words()].concat();
-        let words = if model.is_some() { Vec::new() } else { words(line, &cwd)? };
-        let name = match model.and_then(|model| model.model) {
+        let mut words = if model.is_some() { Vec::new() } else { words(&spec.line, base, spec.given_by)? };
+        if let Some(program) = words.first_mut().filter(|program| program.contains('/') && *base != spec.cwd)
+        {
+            *program = base.join(&*program).to_string_lossy().into_owned();
+        }
+        let told = match model.and_then(|model| model.model) {
             Some(model) => name_of(&[model.split(':').next().unwrap_or_default().to_owned()]),
             None => name_of(&words),
         };
-        let install = Install { options, env_file, ..Install::new(words, cwd) };
+        let name = spec.name.clone().or(told);
+        let environment = spec.environment.clone();
+        let install = Install { env_file, environment, ..Install::new(words, spec.cwd) };
         install.handler().map_err(|e| {
             Failure::failed(e.to_string(), "install thread-agent next to thread-serve, or on PATH")
         })?;
-        Ok(Agent { name, install, launcher: launcher.clone() })
+        Ok(Agent {
+            is_named: name.is_some(),
+            name: name.unwrap_or_else(|| NAMELESS.to_owned()),
+            about: spec.about,
+            prompts: spec.prompts,
+            allow: spec.allow,
+            settings,
+            stay: spec.stay,
+            install,
+            launcher: launcher.clone(),
+        })
     }
 
-    /// Subscribes the agent in a thread whose first `said` events are past for it.
+    /// What clients learn of it.
+    pub fn summary(&self) -> AgentSummary {
+        AgentSummary {
+            name: self.name.clone(),
+            about: self.about.clone(),
+            prompts: self.prompts.clone(),
+            allow: self.allow.iter().map(|setting| setting.as_str().to_owned()).collect(),
+        }
+    }
+
+    /// The agent as a session gets it. Makes the session's own directory, if it has one. `moved` is the id of the move
+    /// with which the session came to it.
     ///
     /// # Errors
     ///
-    /// Errors of the thread.
-    pub fn install(&self, queue: &mut Queue, said: i64) -> Result<()> {
-        let from = Some(said).filter(|said| *said > 0);
-        Ok(thread_agent::install(queue, &self.launcher, &Install { from, ..self.install.clone() })?)
+    /// [`RequestError::BadParams`]: it does not allow what was chosen, or that cannot be; the directory cannot be made.
+    pub fn seat(&self, session: SessionId, choice: &Choice, moved: Option<String>) -> Result<Ready> {
+        let chosen = [(Setting::Model, &choice.model), (Setting::Cwd, &choice.cwd)];
+        let chose: Vec<Setting> =
+            chosen.iter().filter(|(_, value)| value.is_some()).map(|(setting, _)| *setting).collect();
+        if let Some(setting) = chose.iter().find(|setting| !self.allow.contains(setting)) {
+            return Err(not_allowed(&self.name, *setting));
+        }
+        let mut settings = self.settings.clone();
+        if let Some(model) = &choice.model {
+            let fits = (1..=LONGEST_MODEL).contains(&model.chars().count());
+            if !fits || model.chars().any(char::is_control) {
+                return Err(RequestError::BadParams(format!(
+                    "'model' must be 1 to {LONGEST_MODEL} characters"
+                )));
+            }
+            settings.model = Some(model.clone());
+        }
+        let own = &self.install.cwd;
+        let cwd = match &choice.cwd {
+            Some(cwd) => chosen_directory(own, cwd)?,
+            None if own.to_string_lossy().contains(SESSION) => {
+                let own = of_session(own, session);
+                make_directory(&own)?;
+                own
+            }
+            None => own.clone(),
+        };
+        let seat = Seat { name: Some(self.name.clone()), moved, chose };
+        let options = [seat.words(), settings.words(), self.stay.words()].concat();
+        let install = Install { options, cwd, ..self.install.clone() };
+        Ok(Ready { install, seat, model: choice.model.clone(), launcher: self.launcher.clone() })
     }
+}
 
-    /// Makes this the agent of a thread. A run of another agent continues to its end.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the thread.
-    pub fn replace(&self, queue: &mut Queue) -> Result<()> {
-        let consumer = consumer();
-        let handler = self.install.handler()?;
-        match queue.find_subscription(&consumer)? {
-            Some(subscription) if subscription.handler_cmd == handler => return Ok(()),
-            Some(_) => drop(queue.unsubscribe(&consumer)?),
-            None => {}
-        }
-        match self.install(queue, 0) {
-            // Another gateway has just done the same.
-            Err(thread_sessions::RequestError::Thread(thread::Error::AlreadySubscribed(_))) => Ok(()),
-            done => done,
-        }
-    }
+/// Makes a session's own directory, which only its owner may read, with those above it.
+fn make_directory(path: &Path) -> Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.map_err(|e| {
+        tracing::error!("{}: the directory of a session cannot be made: {e}", path.display());
+        RequestError::Failed("the directory in which the agent works cannot be made".to_owned())
+    })
 }
 
 /// Splits a shell command into program and arguments. A plain command is started without a shell, so that a
 /// missing program is noticed at startup; everything else is left to `sh -c`.
-fn words(line: &str, cwd: &Path) -> Result<Vec<String>, Failure> {
+fn words(line: &str, base: &Path, given_by: &str) -> Result<Vec<String>, Failure> {
     const SHELLS_OWN: [char; 14] = ['|', '&', ';', '<', '>', '(', ')', '$', '`', '*', '?', '[', '~', '#'];
-    let usage = |what: String| Failure::usage(what, "give --agent a command that sh can run: 'llm -m local'");
+    let usage = |what: String| {
+        Failure::usage(what, format!("give {given_by} a command that sh can run: 'llm -m local'"))
+    };
     let assigns =
-        line.split_whitespace().next().ok_or_else(|| usage("--agent is empty".into()))?.contains('=');
+        line.split_whitespace().next().ok_or_else(|| usage(format!("{given_by} is empty")))?.contains('=');
     if assigns || line.contains(SHELLS_OWN) || line.contains('\n') {
         let checked = Command::new("/bin/sh").args(["-n", "-c", line]).stdin(Stdio::null()).output();
         return match checked {
             Ok(output) if !output.status.success() => {
                 let why = String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ");
-                Err(usage(format!("--agent is not a valid shell command: {why}")))
+                Err(usage(format!("{given_by} is not a valid shell command: {why}")))
             }
             // If there is no shell, the adapter will report it.
             _ => Ok(vec!["sh".into(), "-c".into(), line.into()]),
@@ -106,16 +209,16 @@ fn words(line: &str, cwd: &Path) -> Result<Vec<String>, Failure> {
     }
     let words = shlex::split(line).filter(|words| !words.is_empty());
     let words = words.ok_or_else(|| {
-        usage(format!("--agent is not a valid shell command: a quote is not closed in {line}"))
+        usage(format!("{given_by} is not a valid shell command: a quote is not closed in {line}"))
     })?;
     let program = &words[0];
     let found = match program.contains('/') {
-        true => is_executable(&cwd.join(program)),
+        true => is_executable(&base.join(program)),
         false => launcher::on_path(program).is_some(),
     };
     if !found {
         return Err(Failure::failed(
-            format!("there is no program '{program}' for --agent"),
+            format!("there is no program '{program}' for {given_by}"),
             "install it, or give its whole path",
         ));
     }
@@ -134,11 +237,6 @@ fn name_of(words: &[String]) -> Option<String> {
     let name = [".py", ".mjs", ".js", ".sh"].iter().find_map(|kind| name.strip_suffix(kind)).unwrap_or(name);
     let is_plain = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
     is_plain.then(|| name.to_owned())
-}
-
-/// The consumer id of a session's agent.
-pub fn consumer() -> ConsumerId {
-    ConsumerId::stored(CONSUMER)
 }
 
 /// How handlers are started after a push: by the gateway itself, with the program `thread`.

@@ -13,7 +13,7 @@ use crate::access::logins::Logins;
 use crate::access::origin::Origins;
 use crate::access::proxy::Proxies;
 use crate::access::token::{self, Proof, Token};
-use crate::agent::Agent;
+use crate::agents::Agents;
 use crate::counters::Counters;
 use crate::health::Health;
 use crate::http::hooks::Hooks;
@@ -47,9 +47,8 @@ pub struct Gateway {
     pub proxies: Proxies,
     /// The port it listens on, which is part of the cookie's name.
     pub port: u16,
-    /// The agent of new sessions.
-    pub agent: Option<Agent>,
-    pub agent_for_all: bool,
+    /// The agents that sessions can have.
+    pub agents: Agents,
     pub launcher: Launcher,
     pub hub: Hub,
     pub catalogue: Arc<Catalogue>,
@@ -206,10 +205,5 @@ impl Gateway {
     pub async fn shutting_down(&self) {
         // An error means that the sender was dropped, which only happens after the shutdown has started.
         drop(self.shutdown.clone().wait_for(|started| *started).await.map(|started| *started));
-    }
-
-    /// The agent to give to older sessions, too, with `--agent-for-all`.
-    pub fn agent_for_all(&self) -> Option<&Agent> {
-        self.agent.as_ref().filter(|_| self.agent_for_all)
     }
 }

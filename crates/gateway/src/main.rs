@@ -6,6 +6,7 @@
 //! | module | owns |
 //! |---|---|
 //! | `access` | tokens, logins, origins, host names, proxies, limits on connections |
+//! | `agent`, `agents` | the agents that sessions can have, and how a session comes to one |
 //! | `session` | sessions on disk: creating, writing, listing, searching; who reads them, and from where |
 //! | `inspect` | looking at threads and their consumers, those of `--thread` too; what people do about them
 //! | `ws` | the WebSocket: connections, methods, commands, stored events as frames |
@@ -14,6 +15,7 @@
 
 mod access;
 mod agent;
+mod agents;
 mod counters;
 mod gateway;
 mod health;
@@ -48,7 +50,7 @@ use crate::access::logins::Logins;
 use crate::access::origin::{self, Origins};
 use crate::access::proxy::Proxies;
 use crate::access::token::Token;
-use crate::agent::Agent;
+use crate::agents::Agents;
 use crate::gateway::Gateway;
 use crate::health::Health;
 use crate::http::hooks::Hooks;
@@ -149,17 +151,19 @@ async fn run(
     let launcher = agent::launcher()?;
     let (url, model) = (&options.settings.url, &options.settings.model);
     let model = url.as_ref().zip(model.as_ref()).map(|(url, model)| format!("openai:{url}#{model}"));
-    let agent = match options.agent.as_ref().or(model.as_ref()) {
-        Some(command) => {
+    let agent = options.agent.as_deref().or(model.as_deref());
+    let agents = match agent.is_some() || options.agents.is_some() {
+        true => {
             let cwd = std::env::current_dir().map_err(|e| {
                 Failure::failed(
                     format!("the current directory is gone: {e}"),
                     "start the gateway in another directory",
                 )
             })?;
-            Some(Agent::new(command, &options.settings, &options.stay, cwd, &launcher)?)
+            let given = (&options.settings, &options.stay);
+            Agents::new(agent, options.agents.as_deref(), options.agent_for_all, given, &cwd, &launcher)?
         }
-        None => None,
+        false => Agents::default(),
     };
     let (root, readable) = root::open(&dir).map_err(|e| {
         Failure::failed(
@@ -230,8 +234,7 @@ async fn run(
         origins,
         proxies: Proxies::new(&options.trusted_proxy),
         port: address.port(),
-        agent,
-        agent_for_all: options.agent_for_all,
+        agents,
         launcher,
         hub,
         catalogue,
@@ -252,7 +255,7 @@ async fn run(
         Some(token) => println!("{url}/#token={token}"),
         None => println!("{url}/"),
     }
-    if gateway.agent.is_none() && !gateway.read_only && options.thread.is_empty() {
+    if gateway.agents.is_empty() && !gateway.read_only && options.thread.is_empty() {
         eprintln!("Warning: new sessions have no agent, so messages get no answer - set one with --agent");
     }
     // With a thousand sessions, a copy would take as long as all the rest of a start.

@@ -7,10 +7,23 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::http::hooks::HookOption;
-use clap::Parser;
+use clap::{ArgGroup, Parser};
 use thread::model::duration;
 use thread_agent::settings::{Settings, Stay};
 use tracing::level_filters::LevelFilter;
+
+const EXAMPLES: &str = "\
+Examples:
+  thread serve --agent 'llm -m local'
+  thread serve --agent openai:http://localhost:11434/v1#qwen3
+  thread serve --agents agents.toml --agent helper --permit-wait 1h
+
+agents.toml:
+  [[agent]]
+  name = \"helper\"
+  command = \"claude-code-acp\"
+  protocol = \"acp\"
+  cwd = \"work/{session}\"";
 
 /// Serve conversations with agents to many clients, over WebSocket and HTTP
 ///
@@ -22,6 +35,9 @@ use tracing::level_filters::LevelFilter;
 // A client that may write to the gateway can start programs, so their number is limited.
 // A model is named by --agent.
 #[command(mut_arg("url", |url| url.hide(true)), mut_arg("model", |model| model.hide(true)))]
+#[command(group = ArgGroup::new("who").multiple(true))]
+#[command(mut_arg("url", |url| url.conflicts_with("program")))]
+#[command(after_long_help = EXAMPLES)]
 #[command(mut_arg("max_agents", |limit| limit.default_value("100")))]
 pub struct Options {
     /// Where sessions live [default: $XDG_DATA_HOME/thread/sessions]
@@ -37,6 +53,11 @@ pub struct Options {
     // The id is that of the program in `thread agent`, which the options of both require.
     #[arg(id = "program", long = "agent", value_name = "COMMAND", group = "who")]
     pub agent: Option<String>,
+
+    /// Agents with names, to choose from: a TOML file with a table for each. New sessions get the first,
+    /// or the one that --agent names
+    #[arg(long, value_name = "FILE", group = "who")]
+    pub agents: Option<PathBuf>,
 
     #[command(flatten)]
     pub settings: Settings,

@@ -194,6 +194,25 @@ scenarios! {
         the_stream_of_a_run_that_ended_is_deleted_and_nothing_else
         a_session_without_new_events_is_not_swept_again
     }
+    agents {
+        sessions_choose_among_the_agents_of_a_file
+        a_file_with_mistakes_is_refused_by_file_table_and_key
+        a_session_is_moved_to_another_agent_which_knows_what_was_said
+        a_move_is_done_or_not_begun_whatever_is_killed
+        the_agent_stores_the_move_if_the_gateway_was_killed_before_it_could
+        with_agent_for_all_a_session_keeps_its_agent_and_gets_the_options_of_today
+    }
+    watching {
+        a_bot_loses_no_answer_when_it_speaks_in_the_next_session
+        answers_that_come_while_the_gateway_is_dead_are_heard_once
+        all_sessions_are_heard_and_those_that_are_made_later
+        entering_a_session_that_is_heard_leaves_no_gap
+        a_reader_that_has_stopped_is_behind_in_all_and_costs_little
+    }
+    spending {
+        what_agents_take_is_in_answers_figures_and_the_status
+        a_message_over_the_budget_gets_an_error_that_says_how_to_go_on
+    }
     strangers {
         before_connect_frames_are_small
         unfinished_frames_of_strangers_take_no_memory
@@ -351,6 +370,7 @@ scenarios! {
         the_events_of_a_run_lead_to_look_and_back
         events_of_a_message_are_its_own
         a_waiting_message_shows_it_and_can_be_withdrawn_or_hurried
+        an_agent_is_chosen_for_a_session_and_changed_later
         a_run_is_stopped
         a_failure_stands_where_it_happened
         files_are_picked_dropped_and_pasted

@@ -1,6 +1,7 @@
 // The box for messages. The text is kept in the browser until it is sent.
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
+import { About, Picker } from "./agents.js";
 import { Do } from "./parts.js";
 import { upload } from "./attachments.js";
 import { beginning, contentOf, draftOf } from "./text.js";
@@ -27,7 +28,7 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
   const [error, setError] = useState(null);
   const [uploading, setUploading] = useState(0);
   const area = useRef(), picker = useRef();
-  const { text, files, priority = "next" } = draft;
+  const { text, files, priority = "next", agent } = draft;
   const isEmpty = (!text.trim() && !files.length) || uploading > 0;
 
   const change = (change) => setDraft((draft) => {
@@ -56,7 +57,7 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
       : text;
     try {
       if (edited) await state.sendCopy(edited, content);
-      else await state.send(content, priority);
+      else await state.send(content, priority, session === "new" ? agent : undefined);
       change(() => ({ text: "", files: [], priority: "next" }));
     } catch (error) {
       setError(error.message);
@@ -91,6 +92,7 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
   return html`<form class="composer" onSubmit=${(event) => { event.preventDefault(); send(); }}>
     ${edited && html`<p class="hint copying">Changes “${beginning(contentOf(edited.message.content).text, 40)}” in a copy of this session that ends before it. Nothing changes here. ${" "}
       <a href=${address.sessionAddress(state.conversation.id)}>Leave it</a></p>`}
+    ${session === "new" && isEmpty && html`<${About} name=${agent} onPrompt=${(text) => { change(() => ({ text })); area.current.focus(); }} />`}
     ${files.length + uploading > 0 && html`<ul class="files" aria-label="Attachments">
       ${files.map((file, n) => html`<li>${file.name} <button type="button" class="quiet" aria-label=${`Remove ${file.name}`}
         onClick=${() => change((draft) => ({ files: draft.files.filter((_, other) => other !== n) }))}>✕</button></li>`)}
@@ -103,6 +105,7 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
       <input type="file" multiple hidden ref=${picker} aria-label="Files" tabIndex="-1"
         onChange=${(event) => { add([...event.target.files]); event.target.value = ""; }} />
       <button type="button" onClick=${() => picker.current.click()}>Attach</button>
+      ${session === "new" && html`<${Picker} value=${agent} onChange=${(agent) => change(() => ({ agent }))} />`}
       ${!edited && (isBusy || priority !== "next") && html`<label class="when"><span class="unseen">When it is answered</span>
         <select value=${priority} title=${PRIORITIES.find(([value]) => value === priority)?.[2]}
           onChange=${(event) => { const { value } = event.target; change(() => ({ priority: value })); }}>

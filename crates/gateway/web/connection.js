@@ -23,6 +23,8 @@ export class Connection {
     this.why = "";
     this.count = 0;
     this.answers = new Map();
+    /** The agents that a session can have; a new one gets the first. */
+    this.agents = [];
     addEventListener("online", () => this.retry());
     document.addEventListener("visibilitychange", () => { if (!document.hidden) { this.check(); this.retry(); } });
     setInterval(() => this.check(), 5000);
@@ -45,8 +47,9 @@ export class Connection {
     socket.onclose = (close) => { if (socket === this.socket) this.lost(close); };
     socket.onopen = async () => {
       try {
-        await this.request("connect", { version: "1", clientType: "page", clientId: this.clientId });
+        const { agents } = await this.request("connect", { version: "1", clientType: "page", clientId: this.clientId });
         this.failures = 0;
+        this.agents = agents ?? [];
         this.set("open");
         await this.onOpen();
       } catch (error) {

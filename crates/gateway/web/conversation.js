@@ -20,6 +20,8 @@ export class Conversation {
     this.entered = false;
     /** If it is a copy, of what: `{sessionId, title, before, seq}`. */
     this.forkedFrom = null;
+    /** The name of its agent, if it has one. */
+    this.agent = null;
     /** Why it cannot be shown. */
     this.gone = null;
     this.items = [];
@@ -34,8 +36,9 @@ export class Conversation {
   }
 
   /** The first messages, as `sessions.switch` has them. */
-  enter({ title, recentMessages, lastSeq, forkedFrom }, hasOlder) {
+  enter({ title, recentMessages, lastSeq, forkedFrom, agent }, hasOlder) {
     this.title = title;
+    this.agent = agent ?? null;
     this.forkedFrom = forkedFrom ?? null;
     this.entered = true;
     this.hasOlder = hasOlder;
@@ -293,6 +296,7 @@ export class Conversation {
         at, id: payload.messageId, source: payload.source, mine: payload.fromSelf, priority: payload.priority,
       });
     }
+    if (payload.role === "system" && payload.metadata?.agent) this.agent = payload.metadata.agent;
     const aside = { seq, at, content: payload.content, large: payload.large, from: payload.role };
     if (payload.role === "assistant" && run) { this.aside(run, aside); this.touch(run.of); }
     else this.note(aside);

@@ -266,10 +266,10 @@ class State extends Changes {
   }
 
   /** Sends a message. It is kept in the browser until the gateway has it. */
-  async send(content, priority) {
+  async send(content, priority, agent) {
     if (JSON.stringify(content).length > LONGEST) throw new Error("The message is too long. Attach it as a file.");
     if (["new", "list"].includes(this.route.view)) {
-      const { sessionId } = await this.ask("sessions.new");
+      const { sessionId } = await this.ask("sessions.new", agent ? { agent } : {});
       outbox.add(sessionId, this.entry(content, priority));
       drafts.set("new", { text: "", files: [] });
       address.replace(address.sessionAddress(sessionId));
@@ -334,6 +334,13 @@ class State extends Changes {
     } catch (error) {
       throw new Error(error instanceof Lost ? "There is no connection. Try again in a moment." : sentence(error));
     }
+  }
+
+  /** Gives the open session another agent. */
+  async moveTo(agent) {
+    const { conversation } = this;
+    conversation.agent = (await this.ask("sessions.update", { sessionId: conversation.id, agent })).agent;
+    this.changed();
   }
 
   cancel(run) {

@@ -1,6 +1,7 @@
 // Chat: the list of sessions, and the open conversation.
 
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
+import { Moves } from "./agents.js";
 import { Composer } from "./composer.js";
 import { Dialog } from "./dialog.js";
 import { Messages } from "./messages.js";
@@ -113,6 +114,7 @@ function Header({ conversation, title, clients }) {
     <${Back} />
     <h1>${visible(title) || "Untitled"}</h1>
     <span class="here" title="Clients in this session, this one included">${clients > 1 ? `${clients} here` : ""}</span>
+    <${Moves} conversation=${conversation} />
     <a class="look-link" href=${address.look(conversation.id)} title="Its events, its agent's runs and what waits">Queue</a>
     ${!readOnly && html`<button type="button" class="quiet" onClick=${() => setDoing("rename")}>Rename</button>
       <button type="button" class="quiet" onClick=${() => setDoing("delete")}>Delete</button>`}

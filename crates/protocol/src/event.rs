@@ -241,6 +241,9 @@ payloads! {
         #[serialize_always]
         pub stage: Option<String>,
         pub timestamp: String,
+        /// What was taken, as far as the agent says.
+        pub usage: Option<Usage>,
+        pub cost: Option<Cost>,
     }
 
     pub struct Error {
@@ -249,6 +252,24 @@ payloads! {
         pub error_code: ErrorCode,
         /// Whether another attempt follows.
         pub retryable: bool,
+    }
+
+    /// Numbers of tokens, as far as the agent says.
+    pub struct Usage {
+        /// All that was read, those that were in a cache included.
+        pub input_tokens: u64,
+        /// All that was written, reasoning included.
+        pub output_tokens: u64,
+        pub cached_tokens: u64,
+        pub reasoning_tokens: u64,
+    }
+
+    /// What something costs, as the agent says.
+    pub struct Cost {
+        /// A decimal number, such as `0.25`.
+        pub amount: String,
+        /// Such as `USD`, if it is known.
+        pub currency: Option<String>,
     }
 
     pub struct Cancelled {
@@ -351,6 +372,8 @@ words! {
         Reported = "reported",
         /// The session is gone, and the client is in none.
         SessionDeleted = "session_deleted",
+        /// The client hears all sessions, but this one is too many.
+        NotWatched = "not_watched",
     }
 
     /// How important a task of a plan is.

@@ -68,6 +68,10 @@ macro_rules! all_methods {
             SessionsNew = "sessions.new": NewParams => NewSession, repeatable if |_| false;
             /// Enters a session.
             SessionsSwitch = "sessions.switch": SwitchParams => Switched;
+            /// Hears several sessions at once.
+            SessionsWatch = "sessions.watch": WatchParams => Watching;
+            /// Ends that.
+            SessionsUnwatch = "sessions.unwatch": UnwatchParams => Nothing;
             /// Creates a session with the beginning of another, and enters it.
             SessionsFork = "sessions.fork": ForkParams => NewSession, repeatable if |_| false;
             /// Reads messages.
@@ -76,6 +80,8 @@ macro_rules! all_methods {
             SessionsSteps = "sessions.steps": StepsParams => StepsPage;
             /// Gives a session a title.
             SessionsRename = "sessions.rename": RenameParams => Renamed;
+            /// Gives a session another agent, or other settings.
+            SessionsUpdate = "sessions.update": UpdateParams => Updated;
             /// Searches titles, messages, tool calls and errors.
             SessionsSearch = "sessions.search": SearchParams => SessionList;
             /// Stops the runs of a session and removes it.

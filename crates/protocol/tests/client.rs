@@ -337,7 +337,7 @@ async fn a_client_comes_back_to_the_session_that_it_has_made_or_was_brought_to_u
         )
         .await;
     };
-    let params = NewParams { title: None };
+    let params = NewParams::default();
     let (new, ()) = tokio::join!(client.call::<SessionsNew>(&params), made);
     assert_eq!((new.unwrap().session_id.as_str(), client.session()), (OTHER, Some(OTHER)));
     drop(peer);

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use thread::Queue;
-use thread_conversation::{Entry, Fork, is_ending};
+use thread_conversation::{Entry, Fork, Record, Spent, is_ending};
 use thread_protocol::Content;
 use thread_protocol::method::{ForkedFrom, SessionList, SessionState, SessionSummary};
 
@@ -34,7 +34,7 @@ pub struct Catalogue(Mutex<HashMap<SessionId, (Stamp, Summary)>>);
 type Stamp = (SystemTime, u64);
 
 /// A session's entry in a list.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Summary {
     /// The id up to which the thread has been read.
     upto: i64,
@@ -44,6 +44,10 @@ pub struct Summary {
     pub messages: u64,
     /// If it is a copy, of what.
     pub forked_from: Option<ForkedFrom>,
+    /// The name of its agent.
+    pub agent: Option<String>,
+    /// What its runs have taken.
+    pub spent: Spent,
     /// What its newest run needs or does, and since when.
     pub state: Option<SessionState>,
     pub since: Option<String>,
@@ -63,10 +67,14 @@ impl Summary {
     ///
     /// Errors of the thread.
     pub fn update(&mut self, queue: &mut Queue) -> Result<()> {
-        let condition = "type = 'message' OR subtype IN ('title', 'forked', 'error')";
+        let condition =
+            "type = 'message' OR subtype IN ('title', 'forked', 'error', 'cancelled', 'sub_agent')";
         let mut failure = None;
         self.upto = for_each(queue, self.upto, condition, None, &mut |_, event, _| {
-            match Entry::of(&event) {
+            let record = Record::of(event);
+            self.spent += &record.spent;
+            let event = record.event;
+            match record.entry {
                 Entry::Title(title) => {
                     self.given = Some(beginning(&title, excerpt::TITLE)).filter(|title| !title.is_empty())
                 }
@@ -88,7 +96,8 @@ impl Summary {
         if let Some((id, entry)) = failure {
             self.failed = is_ending(queue, id, &entry)?;
         }
-        let (_, runs, _) = open_runs(queue)?;
+        let (agent, runs, _) = open_runs(queue)?;
+        self.agent = agent.name();
         let asks = runs.iter().any(|run| !run.open_permissions.is_empty());
         let waits = || runs.iter().next().map(|run| run.created_at.clone());
         (self.state, self.since) = match runs.active() {
@@ -183,6 +192,7 @@ pub fn list_entry(listed: &Listed, summary: &Summary) -> SessionSummary {
         state: summary.state.clone(),
         since: summary.since.clone(),
         forked_from: summary.forked_from.clone(),
+        agent: summary.agent.clone(),
         matched: None,
         match_seq: None,
     }

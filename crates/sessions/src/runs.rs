@@ -3,6 +3,7 @@
 use thread::model::filter::Scope;
 use thread::model::subscription::ConsumerId;
 use thread::{Filter, Queue};
+use thread_agent::seat::Seated;
 use thread_conversation::runs::{Noted, Runs};
 use thread_conversation::{CONSUMER, Record, is_ending};
 
@@ -22,6 +23,8 @@ pub struct AgentView {
     /// The text of its filter, and the filter; `None` if there is no agent.
     filter: Option<(Option<String>, Option<Filter>)>,
     cursor: i64,
+    /// Its command line; empty if there is no agent.
+    handler: String,
 }
 
 impl AgentView {
@@ -33,10 +36,11 @@ impl AgentView {
     /// Errors of the thread.
     pub fn update(&mut self, queue: &mut Queue) -> Result<bool> {
         let Some(subscription) = queue.find_subscription(&ConsumerId::stored(CONSUMER))? else {
-            *self = AgentView { filter: None, cursor: NO_AGENT };
+            *self = AgentView { filter: None, cursor: NO_AGENT, handler: String::new() };
             return Ok(false);
         };
         let before = std::mem::replace(&mut self.cursor, subscription.last_acked_id);
+        self.handler.clone_from(&subscription.handler_cmd);
         let text = subscription.filter_text().map(str::to_owned);
         if self.filter.as_ref().is_some_and(|(known, _)| *known == text) {
             return Ok(self.cursor < before);
@@ -51,6 +55,11 @@ impl AgentView {
     /// The filter that an event has to match to be for the agent; `None` matches every event.
     pub fn filter(&self) -> Option<&Filter> {
         self.filter.as_ref()?.1.as_ref()
+    }
+
+    /// The agent's name; `None` if it has none, or there is no agent.
+    pub fn name(&self) -> Option<String> {
+        Seated::of(&self.handler).seat.name
     }
 
     /// The agent's cursor; past all events if there is no agent.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::protocol::Done;
 use thread_conversation::runs::Verdict;
-use thread_conversation::{Choice, Run, Status};
+use thread_conversation::{Choice, Run, Spent, Status};
 
 /// A request for permission that waits for its answer.
 #[derive(Debug, Clone)]
@@ -18,7 +18,8 @@ pub struct Asked {
     /// The program's own id for it.
     pub program_id: String,
     pub choices: Vec<Choice>,
-    pub until: Instant,
+    /// When it is rejected; `None`: never.
+    pub until: Option<Instant>,
 }
 
 /// The signals for a program that does not stop, mildest first, and when they are due, counted from the request to stop.
@@ -68,6 +69,8 @@ pub struct Attempt {
     pub asked: Vec<Asked>,
     /// How many requests for permission there were; numbers them.
     pub requests: u64,
+    /// What the program says that it has taken.
+    pub spent: Spent,
     /// Processes that earlier runs left in the background, which are not to be killed with this attempt.
     pub spared: BTreeSet<u32>,
 }
@@ -149,6 +152,7 @@ impl Attempt {
             ending: None,
             asked: Vec::new(),
             requests: 0,
+            spent: Spent::default(),
             spared: BTreeSet::new(),
         }
     }

@@ -64,7 +64,7 @@ impl Adapter {
             if let Some(mut unasked) = self.attempt.take() {
                 self.options.protocol.unasked_done();
                 let content = unasked.take_answer();
-                self.answer(&mut unasked, Answer { content, ..Answer::default() });
+                self.answer(&mut unasked, Answer { content, ..Answer::default() })?;
                 self.flush_and_catch_up()?;
             }
         }

@@ -14,7 +14,7 @@ use super::output::{LONGEST_ANSWER, push_status, too_long};
 use crate::protocol::{Done, Ended};
 use crate::sub_agent::{Sub, cancel_those_of};
 use thread_conversation::runs::{OpenRun, Verdict};
-use thread_conversation::{Answer, Entry, MAX_PARTIAL, Run, Status, ToolResult};
+use thread_conversation::{Answer, Entry, MAX_PARTIAL, Run, Spent, Status, ToolResult};
 
 /// The backoff between attempts; the last wait repeats.
 const WAITS: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(15)];
@@ -95,8 +95,8 @@ impl Adapter {
             (None, Some(Done::Answered { content, total_tokens, stage })) => {
                 let content = content.unwrap_or_else(|| attempt.take_answer());
                 if content.len() <= LONGEST_ANSWER {
-                    self.answer(&mut attempt, Answer { content, total_tokens, stage, ..Answer::default() });
-                    return Ok(());
+                    return self
+                        .answer(&mut attempt, Answer { content, total_tokens, stage, ..Answer::default() });
                 }
                 Why::Failed { error: too_long(), retryable: false }
             }
@@ -108,7 +108,7 @@ impl Adapter {
             (None, None) => Why::Failed { error: "the agent program is gone".into(), retryable: true },
         };
         self.end_attempt_processes(&attempt, program);
-        self.close(id, why)?;
+        self.close_after(id, why, Some(&attempt.spent))?;
         if let (Some(wait), Some((of, at))) = (attempt.retry_after, &mut self.retry)
             && *of == id
         {
@@ -117,7 +117,7 @@ impl Adapter {
         Ok(())
     }
 
-    pub(super) fn answer(&mut self, attempt: &mut Attempt, answer: Answer) {
+    pub(super) fn answer(&mut self, attempt: &mut Attempt, answer: Answer) -> Result<()> {
         // Sub-agents in the background continue: their calls already have a result.
         let waited_for = self.runs.get(attempt.run.reply_to).filter(|open| !open.open_calls.is_empty());
         if let Some(open) = waited_for.cloned() {
@@ -127,15 +127,23 @@ impl Adapter {
         }
         push_status(attempt, &mut self.outbox, Status::Done);
         let latency = attempt.began.elapsed().as_millis();
-        self.outbox.event(attempt.run.answer(&Answer {
+        let begun = self.runs.get(attempt.run.reply_to).map_or(0, |open| open.last_begun);
+        let spent = self.spent(&attempt.run, begun, Some(&attempt.spent))?;
+        self.outbox.event(spent.noted(attempt.run.answer(&Answer {
             message_id: Some(attempt.message_id.clone()),
             latency_ms: u64::try_from(latency).ok(),
             ..answer
-        }));
+        })));
+        Ok(())
     }
 
     /// Records how an attempt without an answer ended, or why a run gets none.
     pub(super) fn close(&mut self, id: i64, why: Why) -> Result<()> {
+        self.close_after(id, why, None)
+    }
+
+    /// The same, after an attempt that has taken `said`.
+    fn close_after(&mut self, id: i64, why: Why, said: Option<&Spent>) -> Result<()> {
         let Some(open) = self.runs.get(id).cloned() else { return Ok(()) };
         let run = &open.run;
         let partial = self.answer_so_far(run, open.last_begun)?;
@@ -170,8 +178,11 @@ impl Adapter {
                 (error, event)
             }
         };
+        // Not again what an attempt has taken that is over.
+        let begun = if open.in_attempt { open.last_begun } else { 0 };
+        let spent = self.spent(&open.run, begun, said)?;
         self.abandon(&open, &reason);
-        self.outbox.event(event);
+        self.outbox.event(spent.noted(event));
         Ok(())
     }
 

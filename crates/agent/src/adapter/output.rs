@@ -133,20 +133,28 @@ impl Adapter {
     pub(super) fn handle_output(&mut self, output: Output) {
         if let Output::Session(id) = output {
             if self.session.as_ref() != Some(&id) {
-                self.outbox.event(session(self.options.protocol.name(), &id, self.program_cleared));
+                self.outbox.event(session(
+                    self.options.protocol.name(),
+                    &id,
+                    self.program_cleared.max(self.joined),
+                ));
             }
             return;
         }
         let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.done.is_none()) else {
             match output {
                 // A status is no part of an answer.
-                Output::Status(_) => {}
+                Output::Status(_) | Output::Used(_) => {}
                 Output::Done(_) => self.stray(),
                 output if self.options.protocol.speaks_unasked() => self.unasked.push(output),
                 _ => self.stray(),
             }
             return;
         };
+        if let Output::Used(spent) = output {
+            attempt.spent += &spent;
+            return;
+        }
         attempt.last_said = Instant::now();
         attempt.bytes += size_of(&output);
         let events = self.outbox.count - attempt.events_before;
@@ -171,7 +179,7 @@ impl Adapter {
             return;
         }
         match output {
-            Output::Session(_) => {}
+            Output::Session(_) | Output::Used(_) => {}
             Output::Token(text) | Output::Thinking(text) if text.is_empty() => {}
             Output::Token(text) => {
                 if attempt.text.len() + text.len() > LONGEST_ANSWER {
@@ -338,7 +346,11 @@ fn size_of(output: &Output) -> u64 {
                 + choices.sum::<usize>()
         }
         Output::Turn(turn) => turn.message.values().map(|value| value.to_string().len()).sum(),
-        Output::Status(_) | Output::Session(_) | Output::RetryAfter(_) | Output::Done(_) => 0,
+        Output::Status(_)
+        | Output::Session(_)
+        | Output::Used(_)
+        | Output::RetryAfter(_)
+        | Output::Done(_) => 0,
     };
     size as u64
 }

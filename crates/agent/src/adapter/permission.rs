@@ -5,13 +5,14 @@ use std::time::Instant;
 use super::Adapter;
 use super::attempt::{Asked, Attempt};
 use crate::settings::Permit;
-use thread_conversation::{Choice, PERMISSION_TIMEOUT, Permission};
+use thread_conversation::{Choice, Permission};
 
 impl Attempt {
     /// Removes the requests for permission that got no answer in time. Until then the program had to be silent, so only
     /// from now on does that count.
     pub fn take_overdue(&mut self, now: Instant) -> Vec<Asked> {
-        let overdue: Vec<Asked> = self.asked.extract_if(.., |asked| asked.until <= now).collect();
+        let overdue: Vec<Asked> =
+            self.asked.extract_if(.., |asked| asked.until.is_some_and(|until| until <= now)).collect();
         if !overdue.is_empty() {
             self.last_output = now;
         }
@@ -29,14 +30,16 @@ impl Adapter {
         match self.options.settings.permit {
             Permit::Ask => {
                 attempt.requests += 1;
+                let wait = self.options.settings.permit_wait.0;
+                let wait_ms = wait.and_then(|wait| u64::try_from(wait.as_millis()).ok());
                 let request_id = format!("perm_{}_{}", &attempt.message_id, attempt.requests);
                 attempt.asked.push(Asked {
                     request_id: request_id.clone(),
                     program_id: asked.request_id.clone(),
                     choices: asked.choices.clone(),
-                    until: Instant::now() + PERMISSION_TIMEOUT,
+                    until: wait.map(|wait| Instant::now() + wait),
                 });
-                let event = attempt.run.permission(&Permission { request_id, ..asked });
+                let event = attempt.run.permission(&Permission { request_id, wait_ms, ..asked });
                 self.outbox.event(event);
             }
             Permit::Allow => self.permit(&asked.request_id, of_kind("allow").as_deref()),
@@ -91,7 +94,7 @@ mod tests {
             request_id: id.into(),
             program_id: id.into(),
             choices: Vec::new(),
-            until: began + minutes * minute,
+            until: Some(began + minutes * minute),
         };
         attempt.asked = vec![asked("a", 5), asked("b", 7)];
         assert!(attempt.take_overdue(began + 4 * minute).is_empty());

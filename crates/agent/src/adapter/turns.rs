@@ -96,6 +96,11 @@ impl Adapter {
                     return Ok(Step::Wait(at));
                 }
                 self.retry = None;
+                if let Some(error) = self.over_budget().filter(|_| !self.is_continued(id)) {
+                    self.clean_up_before(id);
+                    self.close(id, Why::Failed { error, retryable: false })?;
+                    return Ok(Step::Again);
+                }
                 // Output printed before it gets the message is no answer to it.
                 self.settle_program();
                 if !self.unasked.is_empty() {
@@ -256,7 +261,7 @@ impl Adapter {
             attempt.ending.as_ref().and_then(Ending::next_signal_at),
             (attempt.ending.is_none() && !attempt.waits_for_somebody() && !attempt.run.is_own)
                 .then_some(quiet_at),
-            attempt.asked.iter().map(|asked| asked.until).min(),
+            attempt.asked.iter().filter_map(|asked| asked.until).min(),
             attempt.client_calls.values().filter(|call| call.event_id.is_some()).map(|call| call.until).min(),
         ];
         let far = Instant::now() + Duration::from_secs(3600);

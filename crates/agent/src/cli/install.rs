@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::install::{self, Install};
+use crate::seat::Seat;
 use crate::settings::{Settings, Stay};
 use clap::{Args, ValueHint};
 use serde_json::json;
@@ -22,11 +23,17 @@ use super::{Failure, Globals, Result, current_directory, find_launcher, open, pr
 Examples:
   thread agent install --thread talk -- llm -m local
   thread agent install --thread talk --env-file keys.env -- claude -p
-  thread agent install --thread talk --protocol openai --url http://localhost:11434/v1 --model qwen3")]
+  thread agent install --thread talk --protocol openai --url http://localhost:11434/v1 --model qwen3
+  thread agent install --thread talk --replace --permit-wait 1h --protocol acp -- claude-code-acp")]
 pub struct Command {
     /// The consumer's name
     #[arg(long, value_name = "NAME", default_value = CONSUMER)]
     consumer: String,
+    /// Take the place of the agent that the consumer has: a run under way continues to its end
+    #[arg(long)]
+    replace: bool,
+    #[command(flatten)]
+    seat: Seat,
     #[command(flatten)]
     settings: Settings,
     #[command(flatten)]
@@ -48,13 +55,14 @@ impl Command {
         let settings = self.settings.located(&cwd)?;
         let mut queue = open(globals.thread.clone())?;
         let env_file = settings.env_file.as_ref().map(|file| readable(&cwd.join(file))).transpose()?;
-        let options = [settings.words(), self.stay.words()].concat();
-        let install = Install { consumer, options, env_file, ..Install::new(self.program, cwd) };
+        let options = [self.seat.words(), settings.words(), self.stay.words()].concat();
+        let replace = self.replace;
+        let install = Install { consumer, options, env_file, replace, ..Install::new(self.program, cwd) };
         let launcher = find_launcher()?;
         install::install(&mut queue, &launcher, &install).map_err(|e| match &e {
             Error::AlreadySubscribed(name) => {
                 let hint = format_args!(
-                    "`thread unsubscribe --consumer {name}` it first, or name another with --consumer"
+                    "give --replace to take its place, or name another than '{name}' with --consumer"
                 );
                 Failure::failed(&e, hint)
             }

@@ -4,6 +4,7 @@ use crate::adapter::{Adapter, Options};
 use crate::launcher;
 use crate::model::{Endpoint, default_key_variable};
 use crate::protocol::{Acp, Exec, Ndjson, OpenAi, Protocol, ToolServer};
+use crate::seat::Seat;
 use crate::settings::{ProtocolArg, Settings, Stay, key, missing_key, read_env_file};
 use crate::sub_agent::is_sub_agent;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -17,7 +18,13 @@ use super::{Failure, Globals, Result, current_directory, open, variable};
 pub const ENV_FILE: &str = "THREAD_AGENT_ENV_FILE";
 
 /// Processes the consumer's messages until there has been nothing to do for long enough.
-pub fn run(settings: Settings, stay: Stay, mut program: Vec<String>, globals: &Globals) -> Result<()> {
+pub fn run(
+    seat: Seat,
+    settings: Settings,
+    stay: Stay,
+    mut program: Vec<String>,
+    globals: &Globals,
+) -> Result<()> {
     // The consumer's lock must be held by this process only, not by processes the agent leaves behind.
     close_fds::set_fds_cloexec(3, &[]);
     let consumer = variable("THREAD_CONSUMER").and_then(|name| name.into_string().ok()).ok_or_else(|| {
@@ -57,6 +64,7 @@ pub fn run(settings: Settings, stay: Stay, mut program: Vec<String>, globals: &G
         program: program.into_iter().map(Into::into).collect(),
         environment,
         protocol,
+        seat,
         settings,
         stay,
     };

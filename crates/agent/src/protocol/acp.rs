@@ -27,7 +27,7 @@ use self::requests::Request;
 pub use self::requests::ToolServer;
 use super::{Done, Output, Prompt, Protocol, send};
 use crate::lines::Lines;
-use thread_conversation::{Choice, ClientInput, Permission, ToolCall, ToolResult};
+use thread_conversation::{Choice, ClientInput, Cost, Permission, Spent, ToolCall, ToolResult, Usage};
 
 /// How many bytes an agent may print that are not messages, such as notices of `npx`.
 const NOISE: usize = 64 * 1024;
@@ -61,6 +61,9 @@ pub struct Acp {
     calls: BTreeMap<String, Call>,
     /// How many tasks it was given to do in the background, and has not spoken of yet.
     tasks: u32,
+    /// What its session has cost so far, as the agent says, and how much of that was passed on.
+    cost: Cost,
+    told: f64,
     /// The agent's open requests for permission: their JSON-RPC ids, by these ids as text.
     permissions: BTreeMap<String, Value>,
 }
@@ -86,6 +89,11 @@ impl Acp {
 
     /// Handles a notification.
     fn handle_notification(&mut self, method: &str, message: &Value) -> Vec<Output> {
+        let update = &message["params"]["update"];
+        if update["sessionUpdate"] == "usage_update" {
+            self.costs(&update["cost"]);
+            return Vec::new();
+        }
         // While a session is loaded, the agent repeats its history.
         if method != CLIENT_METHOD_NAMES.session_update || self.session.is_none() {
             return Vec::new();
@@ -106,6 +114,29 @@ impl Acp {
             output.extend(self.newest_session());
         }
         output
+    }
+
+    /// Handles what the session has cost so far.
+    fn costs(&mut self, cost: &Value) {
+        let cost = Cost::reported(cost);
+        if cost.amount <= 0.0 {
+            return;
+        }
+        // Another session counts from nothing; one that is loaded has cost that before.
+        if self.session.is_none() {
+            self.told = cost.amount;
+        } else if cost.amount < self.told {
+            self.told = 0.0;
+        }
+        self.cost = cost;
+    }
+
+    /// What was taken by a turn, and what has been paid since the last one.
+    fn used(&mut self, usage: &Value) -> Option<Output> {
+        let cost = Cost { amount: (self.cost.amount - self.told).max(0.0), ..self.cost.clone() };
+        self.told = self.cost.amount;
+        let spent = Spent { usage: Usage::reported(usage), cost, ..Spent::default() };
+        (!spent.is_nothing()).then_some(Output::Used(spent))
     }
 
     fn handle_update(&mut self, update: SessionUpdate) -> Vec<Output> {
@@ -233,6 +264,7 @@ impl Acp {
             arguments: call.call.arguments.clone(),
             details: call.text(),
             choices: choices.collect(),
+            wait_ms: None,
         }));
         output
     }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{Done, Output, Prompt, Protocol, send};
 use crate::lines::Lines;
-use thread_conversation::{ClientInput, Status, ToolCall, ToolResult};
+use thread_conversation::{ClientInput, Cost, Spent, Status, ToolCall, ToolResult, Usage};
 
 #[derive(Debug, Default)]
 pub struct Ndjson {
@@ -65,11 +65,19 @@ enum Line {
         content: Option<String>,
         total_tokens: Option<u64>,
         stage: Option<String>,
+        #[serde(default)]
+        usage: Value,
+        #[serde(default)]
+        cost: Value,
     },
     Error {
         error: String,
         #[serde(default)]
         retryable: bool,
+        #[serde(default)]
+        usage: Value,
+        #[serde(default)]
+        cost: Value,
     },
 }
 
@@ -125,7 +133,7 @@ impl Protocol for Ndjson {
                 Ok(line) => self.read_line(&line),
                 Err(too_long) => Err(too_long.to_string()),
             };
-            output.extend(read.unwrap_or_else(|why| Some(Output::Done(Done::Broken(why)))));
+            output.extend(read.unwrap_or_else(|why| vec![Output::Done(Done::Broken(why))]));
         }
         output
     }
@@ -151,20 +159,27 @@ fn hand_over(input: &ClientInput, line: &mut Value) {
 }
 
 impl Ndjson {
-    /// Returns the output in a line; `None` if it belongs to another run.
-    fn read_line(&mut self, line: &[u8]) -> Result<Option<Output>, String> {
+    /// Returns the output in a line; nothing if it belongs to another run.
+    fn read_line(&mut self, line: &[u8]) -> Result<Vec<Output>, String> {
         let Named { run_id, line } = serde_json::from_slice(line).map_err(|e| {
             let shown: String = String::from_utf8_lossy(line).trim().chars().take(80).collect();
             format!("the agent program printed a line that is not part of the protocol ({e}): {shown}")
         })?;
         if run_id.is_some() && run_id != self.run_id {
-            return Ok(None);
+            return Ok(Vec::new());
         }
+        let spent = match &line {
+            Line::Final { usage, cost, .. } | Line::Error { usage, cost, .. } => {
+                Spent { usage: Usage::reported(usage), cost: Cost::reported(cost), ..Spent::default() }
+            }
+            _ => Spent::default(),
+        };
         let output = output_of(line)?;
         if matches!(output, Output::Done(_)) {
             self.run_id = None;
         }
-        Ok(Some(output))
+        let used = (!spent.is_nothing()).then_some(Output::Used(spent));
+        Ok(used.into_iter().chain([output]).collect())
     }
 }
 
@@ -186,10 +201,12 @@ fn output_of(line: Line) -> Result<Output, String> {
         }
         Line::State { state } => Output::State(state),
         Line::StateDelta { delta } => Output::StateDelta(serde_json::to_value(delta).unwrap_or_default()),
-        Line::Final { content, total_tokens, stage } => {
+        Line::Final { content, total_tokens, stage, usage, .. } => {
+            let total = Some(Usage::reported(&usage).total()).filter(|total| *total > 0);
+            let total_tokens = total_tokens.or(total);
             Output::Done(Done::Answered { content, total_tokens, stage })
         }
-        Line::Error { error, retryable } => Output::Done(Done::Failed { error, retryable }),
+        Line::Error { error, retryable, .. } => Output::Done(Done::Failed { error, retryable }),
     })
 }
 

@@ -253,6 +253,26 @@ fn an_agent_cannot_answer_its_own_request() {
 }
 
 #[test]
+fn a_request_waits_as_long_as_it_is_told_to() {
+    let steps = json!([asks(json!({ "toolCallId": "c", "title": "rm" })), { "stop": "end_turn" }]);
+    let Some(talk) = plays(&["--permit-wait", "300ms"], std::slice::from_ref(&steps)) else { return };
+    let id = talk.say("x");
+    let began = Instant::now();
+    assert_eq!(talk.answer(id), "no");
+    assert!(began.elapsed().as_secs() < 200);
+    let Some(talk) = plays(&["--permit-wait", "off"], &[steps]) else { return };
+    let id = talk.say("x");
+    let (request_id, _) = asked(&talk, id, "allow_once");
+    let waits = talk.entries().into_iter().find_map(|(.., entry)| match entry {
+        Entry::Permission(asked) => Some(asked.wait()),
+        _ => None,
+    });
+    assert_eq!(waits, Some(None));
+    answer_permission(&talk, &(request_id, "yes".into()));
+    assert_eq!(talk.answer(id), "yes");
+}
+
+#[test]
 fn permission_may_be_given_or_refused_beforehand() {
     let Some(agent) = node() else { return };
     for (how, end) in [("allow", "have been applied."), ("reject", "skip the configuration update.")] {

@@ -15,7 +15,7 @@ fn install_subscribes_the_adapter() {
     let unquoted = handler.replace("/thread-agent' ", "/thread-agent ");
     assert!(
         unquoted.ends_with(
-            "/thread-agent --protocol ndjson --quiet 10m --max-output 67108864 --permit ask --attempts 3 --idle 10m -- 'my agent' -x"
+            "/thread-agent --protocol ndjson --quiet 10m --max-output 67108864 --permit ask --permit-wait 5m --attempts 3 --idle 10m -- 'my agent' -x"
         ),
         "{handler}"
     );
@@ -133,7 +133,7 @@ fn thread_ask_prints_the_answer_of_the_agent() {
 fn errors_say_what_to_do() {
     let talk = Talk::with(&[], &["cat"]);
     let again = talk.thread(&["agent", "install", "--", "cat"]).fails(1);
-    assert!(again.contains("`thread unsubscribe --consumer agent`"), "{again}");
+    assert!(again.contains("--replace") && again.contains("--consumer"), "{again}");
     talk.thread(&["agent", "install"]).fails(2);
     talk.thread(&["agent", "--protocol", "telepathy", "--", "x"]).fails(2);
     talk.thread(&["agent", "--attempts", "0", "--", "x"]).fails(2);
@@ -153,6 +153,24 @@ fn errors_say_what_to_do() {
     assert_eq!(talk.thread(&["agent", "help", "--help"]).ok(), help);
     let run = talk.thread(&["agent", "help", "run"]).ok();
     assert!(run.contains("-t, --parent <PATH>") && !run.contains("-t, --thread"), "{run}");
+}
+
+#[test]
+fn an_agent_takes_the_place_of_another() {
+    let talk = Talk::with(&[], &["sh", "-c", "until [ -e go ]; do sleep 0.05; done; echo one"]);
+    let first = talk.say("a");
+    talk.begun(first);
+    talk.install(&["--replace"], &["echo", "two"]);
+    let second = talk.say("b");
+    talk.write("go", "");
+    // What the first had begun is its own.
+    assert_eq!((talk.answer(first), talk.answer(second)), ("one\n".to_owned(), "two\n".to_owned()));
+    // Without one before it, it is an ordinary installation.
+    talk.thread(&["unsubscribe", "--consumer", "agent"]).ok();
+    talk.install(&["--replace"], &["echo", "three"]);
+    let third = talk.say("c");
+    assert_eq!(talk.answer(third), "three\n");
+    assert_eq!(talk.is_settled(), Ok(()));
 }
 
 #[test]

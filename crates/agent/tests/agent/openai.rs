@@ -96,6 +96,34 @@ fn a_model_answers_and_its_turn_is_stored_first() {
     assert_eq!(turn.message["reasoning_content"], "let me see");
     let Entry::Answer { answer, .. } = talk.ending(second) else { panic!() };
     assert_eq!((answer.total_tokens, answer.stage), (Some(7), None));
+    assert_eq!(taken(&talk), [7, 7]);
+}
+
+/// How many tokens each ending says that its attempt has taken.
+fn taken(talk: &Talk) -> Vec<u64> {
+    let records = talk.events().into_iter().map(Record::of);
+    records.filter(|record| record.entry.ends().is_some()).map(|record| record.spent.usage.total()).collect()
+}
+
+#[test]
+fn a_model_over_its_budget_is_not_asked() {
+    let Some((talk, models)) = talk_with("count", &["--budget", "14tokens", "--name", "counter"]) else {
+        return;
+    };
+    let asked = ["a", "b", "c"].map(|text| talk.say(text));
+    assert_eq!((talk.answer(asked[0]), talk.answer(asked[1])), ("1: a".to_owned(), "3: b".to_owned()));
+    let error = error_of(&talk, asked[2]);
+    assert!(error.contains("14 of 14 tokens") && error.contains("--budget"), "{error}");
+    assert_eq!((taken(&talk), requests(&talk).len()), (vec![7, 7, 0], 2));
+    // Another adapter knows it, too.
+    talk.thread(&["agent", "stop"]).ok();
+    assert!(error_of(&talk, talk.say("d")).contains("14 of 14 tokens"));
+    install(&talk, &options(&models, "count", &["--replace", "--budget", "20tokens"]));
+    let last = talk.say("e");
+    assert_eq!(talk.answer(last).split(' ').next_back(), Some("e"));
+    let names: Vec<_> = talk.events().into_iter().map(|event| Record::of(event).spent.agent).collect();
+    assert!(names.contains(&Some("counter".to_owned())), "{names:?}");
+    assert_eq!(talk.is_settled(), Ok(()));
 }
 
 #[test]

@@ -52,6 +52,28 @@ pub fn results(talk: &Talk) -> Vec<Result<String, String>> {
         .collect()
 }
 
+#[test]
+fn what_a_sub_agent_takes_counts_for_its_parent() {
+    let talk = Talk::new();
+    let sub = r#"read x; echo '{"event":"final","content":"done","cost":{"amount":0.5,"currency":"USD"}}'"#;
+    let sub = talk.write("sub.sh", sub);
+    let script = format!("thread agent run --protocol ndjson -- sh '{sub}'");
+    talk.install(&["--budget", "0.75"], &["sh", "-c", &script]);
+    for text in ["a", "b"] {
+        let id = talk.say(text);
+        assert_eq!(talk.answer(id), "done\n");
+    }
+    // It is copied a little later than the answer comes.
+    let taken = |talk: &Talk| {
+        let records = talk.events().into_iter().map(thread_conversation::Record::of);
+        records.map(|record| record.spent.cost.amount).sum::<f64>()
+    };
+    wait_until("what was taken to be copied", || taken(&talk) >= 1.0);
+    let third = talk.say("c");
+    let Entry::Error { error, .. } = talk.ending(third) else { panic!() };
+    assert!(error.contains("1 USD of 0.75"), "{error}");
+}
+
 fn told(talk: &Talk) -> Vec<SubAgent> {
     talk.entries()
         .into_iter()

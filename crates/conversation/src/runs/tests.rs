@@ -332,6 +332,7 @@ fn a_request_for_permission_is_open_until_its_answer_or_the_end_of_the_attempt()
             arguments: Default::default(),
             details: String::new(),
             choices,
+            wait_ms: None,
         };
         talk.note(run.clone(), Entry::Permission(asked), false)
     };

@@ -147,6 +147,7 @@ fn a_request_is_open_until_a_choice_of_it_is_made_or_the_attempt_fails() {
         arguments: Value::Null,
         details: String::new(),
         choices: vec![Choice { id: "y".into(), name: "Yes".into(), kind: "allow_once".into() }],
+        wait_ms: None,
     };
     let answer = |id, choice| crate::permission_answer("x", id, choice).unwrap();
     let (view, changes) = fold(&[

@@ -1,5 +1,7 @@
 //! `GET /metrics`, for Prometheus, and `GET /healthz`.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -10,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use crate::gateway::Gateway;
 use crate::session::blocking_pool::blocking;
 use crate::session::tallies::Sum;
+use thread_conversation::Spent;
 
 /// `GET /healthz`: whether the root can be read.
 pub async fn health(State(gateway): State<Arc<Gateway>>) -> Response {
@@ -41,10 +44,11 @@ fn written(gateway: &Gateway, sum: &Sum) -> String {
     let clients: usize = live.iter().map(|live| live.clients()).sum();
     let (tally, counters, number) = (&sum.tally, &gateway.counters, |n: usize| n as f64);
     let uptime = gateway.started.elapsed().as_secs_f64();
-    let answered = ("{outcome=\"answered\"}", tally.answered as f64);
-    let failed = ("{outcome=\"failed\"}", tally.failed as f64);
-    let cancelled = ("{outcome=\"cancelled\"}", tally.cancelled as f64);
-    let one = |value| vec![("", value)];
+    let answered = (Cow::from("{outcome=\"answered\"}"), tally.answered as f64);
+    let failed = (Cow::from("{outcome=\"failed\"}"), tally.failed as f64);
+    let cancelled = (Cow::from("{outcome=\"cancelled\"}"), tally.cancelled as f64);
+    let one = |value| vec![(Cow::from(""), value)];
+    let (tokens, cost) = spending(gateway, &tally.spent);
     #[rustfmt::skip]
     let figures = [
         ("uptime_seconds", "gauge", "Since the gateway was started.", one(uptime)),
@@ -58,6 +62,8 @@ fn written(gateway: &Gateway, sum: &Sum) -> String {
         ("session_readers", "gauge", "Clients in sessions.", one(number(clients))),
         ("sessions_unread", "gauge", "Sessions whose latest events are not in these figures.", one(number(sum.unread))),
         ("runs_total", "counter", "Runs that are over, by outcome.", vec![answered, failed, cancelled]),
+        ("tokens_total", "counter", "Tokens that agents say they have taken, by agent and kind; cached ones are also input, reasoning is also output.", tokens),
+        ("cost_total", "counter", "What agents say they cost, by agent and currency.", cost),
         ("runs_active", "gauge", "Runs under way.", one(number(tally.running))),
         ("queue_length", "gauge", "Messages whose run has not started.", one(number(tally.queued))),
         ("oldest_pending_seconds", "gauge", "How long the oldest of them has been queued.", one(age)),
@@ -71,4 +77,37 @@ fn written(gateway: &Gateway, sum: &Sum) -> String {
         }
     }
     text
+}
+
+/// The name of all agents that this gateway does not have, so that nobody can make figures without end.
+const OTHER: &str = "other";
+
+/// A figure with its labels.
+type Figures = Vec<(Cow<'static, str>, f64)>;
+
+/// Tokens and cost by the agents of this gateway.
+fn spending(gateway: &Gateway, spent: &BTreeMap<(Option<String>, String), Spent>) -> (Figures, Figures) {
+    let (mut tokens, mut cost) = (BTreeMap::new(), BTreeMap::new());
+    for ((agent, currency), spent) in spent {
+        let known = gateway.agents.names().find(|name| Some(*name) == agent.as_deref()).unwrap_or(OTHER);
+        let usage = &spent.usage;
+        let kinds = [
+            ("input", usage.input_tokens),
+            ("output", usage.output_tokens),
+            ("cached", usage.cached_tokens),
+            ("reasoning", usage.reasoning_tokens),
+        ];
+        for (kind, number) in kinds {
+            *tokens.entry(format!("{{agent=\"{known}\",kind=\"{kind}\"}}")).or_default() += number as f64;
+        }
+        if spent.cost.amount > 0.0 {
+            let is_currency = currency.len() == 3 && currency.bytes().all(|b| b.is_ascii_uppercase());
+            let currency = if is_currency { currency } else { OTHER };
+            *cost.entry(format!("{{agent=\"{known}\",currency=\"{currency}\"}}")).or_default() +=
+                spent.cost.amount;
+        }
+    }
+    let figures =
+        |all: BTreeMap<String, f64>| all.into_iter().map(|(labels, value)| (labels.into(), value)).collect();
+    (figures(tokens), figures(cost))
 }

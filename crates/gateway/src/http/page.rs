@@ -51,6 +51,7 @@ files! {
     "style.css"
     "icon.svg"
     "address.js"
+    "agents.js"
     "announce.js"
     "app.js"
     "attachments.js"
@@ -177,12 +178,15 @@ pub async fn page(
 /// The page tells its script where to open, whether one may only look, whether one logs in, and, if the request has a
 /// valid token or login, who answers.
 fn html(gateway: &Gateway, is_known: bool) -> String {
-    let nobody_to_talk_to = gateway.agent.is_none() && !gateway.inspector.threads.named().is_empty();
+    let nobody_to_talk_to = gateway.agents.is_empty() && !gateway.inspector.threads.named().is_empty();
     let opens = if nobody_to_talk_to { " data-opens=\"look\"" } else { "" };
     let looks = if gateway.read_only { " data-read-only" } else { "" };
     let logs_in = if gateway.token.is_some() { " data-login" } else { "" };
-    let agent =
-        gateway.agent.as_ref().filter(|_| is_known).map(|agent| agent.name.as_deref().unwrap_or_default());
+    let agent = gateway
+        .agents
+        .first()
+        .filter(|_| is_known)
+        .map(|agent| if agent.is_named { &*agent.name } else { "" });
     let agent = agent.map(|name| format!(" data-agent=\"{name}\"")).unwrap_or_default();
     FILES[0].text.replacen("<html", &format!("<html{opens}{looks}{logs_in}{agent}"), 1)
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use thread_sessions::{RequestError, SessionId};
 use tokio::sync::watch;
 
+use super::bell::Bell;
 use super::event::{Frames, Page, SessionEvent};
 use super::frames;
 use super::live_session::{Following, LiveSession, Present};
@@ -106,35 +107,58 @@ impl Cursor {
         self.upto = self.position;
     }
 
+    /// No longer counts as a client of the session.
+    pub fn of_nobody(mut self) -> Cursor {
+        if std::mem::take(&mut self.is_client) {
+            self.live.count_client(false);
+        }
+        self
+    }
+
+    /// Rings a bell with each change of the session, and once now.
+    pub fn ring_at_change(&self, bell: &Arc<Bell>) {
+        self.live.ring_at_change(bell);
+    }
+
     /// Waits for the next item. May be dropped at any time: nothing is lost.
     pub async fn next(&mut self) -> Next {
         loop {
+            if let Some(next) = self.next_now().await {
+                return next;
+            }
+            // It fails only if the session is no longer read, which it is for as long as `live` exists.
+            drop(self.changed.changed().await);
+        }
+    }
+
+    /// The next item; `None` if there is none until the session changes. May be dropped at any time: nothing is lost.
+    pub async fn next_now(&mut self) -> Option<Next> {
+        loop {
             if let Some(event) = self.waiting.pop_front() {
                 self.position = event.id();
-                return Next::Event(event);
+                return Some(Next::Event(event));
             }
             self.page = None;
             self.position = self.position.max(self.upto);
             // Marked as seen before reading, so that a change in between is not missed.
             let version = *self.changed.borrow_and_update();
             match self.live.following(self.position, self.next_notice) {
-                Following::Gone => return Next::Gone,
+                Following::Gone => return Some(Next::Gone),
                 Following::Events(events, upto) => {
                     self.waiting = events.into();
                     self.upto = upto;
                 }
                 Following::OnDisk => {
                     if !self.read().await {
-                        return Next::Gone;
+                        return Some(Next::Gone);
                     }
                 }
                 Following::Nothing(present, next_notice) if self.caught_up_at != Some(version) => {
                     self.caught_up_at = Some(version);
                     self.next_notice = next_notice;
-                    return Next::CaughtUp(present);
+                    return Some(Next::CaughtUp(present));
                 }
-                // It fails only if the session is no longer read, which it is for as long as `live` exists.
-                Following::Nothing(..) => drop(self.changed.changed().await),
+                Following::Nothing(..) => return None,
             }
         }
     }

@@ -17,7 +17,7 @@ use super::event::SessionEvent;
 use super::live_session::{Following, LiveSession, Present};
 use super::page_reader::Reader;
 use super::root;
-use crate::agent::consumer;
+use crate::agents::seating::consumer;
 use crate::storage::Storage;
 
 /// Who speaks to the agent in tests.

@@ -1,7 +1,7 @@
 //! Stored events as frames.
 
 use serde_json::{Map, Value};
-use thread_conversation::{ClientInput, Entry, Message, PermissionAnswer};
+use thread_conversation::{ClientInput, Cost, Entry, Message, Moved, PermissionAnswer, Usage};
 use thread_protocol::Content;
 use thread_protocol::event::{self as frame, Event};
 use thread_sessions::SessionId;
@@ -64,8 +64,40 @@ pub fn content_of(storage: &Storage, stored: &SessionEvent) -> Content {
             Content::Text(partial.clone().unwrap_or_default())
         }
         (Entry::Clear, None) => Content::Text(CLEARED.to_owned()),
+        (Entry::Moved(moved), None) => Content::Text(moved_text(moved)),
         _ => Content::Text(String::new()),
     }
+}
+
+/// Numbers of tokens; `None` if the agent says none.
+pub fn usage_of(usage: Usage) -> Option<frame::Usage> {
+    let Usage { input_tokens, output_tokens, cached_tokens, reasoning_tokens } = usage;
+    (usage != Usage::default()).then_some(frame::Usage {
+        input_tokens,
+        output_tokens,
+        cached_tokens,
+        reasoning_tokens,
+    })
+}
+
+/// A cost; `None` if the agent says none.
+pub fn cost_of(cost: &Cost) -> Option<frame::Cost> {
+    let currency = Some(cost.currency.clone()).filter(|currency| !currency.is_empty());
+    let amount = Cost { currency: String::new(), ..cost.clone() }.to_string();
+    (cost.amount > 0.0).then_some(frame::Cost { amount, currency })
+}
+
+/// What clients see of a move.
+fn moved_text(Moved { name, model, cwd }: &Moved) -> String {
+    let model = model.as_ref().map(|model| format!(", with the model {model}")).unwrap_or_default();
+    let cwd = cwd.as_ref().map(|cwd| format!(", in {cwd}")).unwrap_or_default();
+    format!("From here on, the agent is {name}{model}{cwd}.")
+}
+
+/// The same for programs.
+pub fn moved_metadata(moved: &Moved) -> Map<String, Value> {
+    let given = [("agent", Some(&moved.name)), ("model", moved.model.as_ref()), ("cwd", moved.cwd.as_ref())];
+    given.into_iter().filter_map(|(key, value)| Some((key.to_owned(), Value::from(value?.clone())))).collect()
 }
 
 /// Where the content of a message is that is too large to be shown.
@@ -118,6 +150,8 @@ fn shown(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option
             total_tokens: answer.total_tokens,
             latency_ms: answer.latency_ms,
             stage: answer.stage.clone(),
+            usage: usage_of(stored.record.spent.usage),
+            cost: cost_of(&stored.record.spent.cost),
             timestamp: event.created_at.clone(),
         }),
         // Said by the agent, but not as the end of a run.
@@ -160,6 +194,7 @@ fn shown(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option
         }
         Entry::Cancelled { why, .. } if ends => Event::from(frame::Cancelled { message: why.clone() }),
         Entry::Clear => message(frame::Role::System, Map::new(), None),
+        Entry::Moved(moved) => message(frame::Role::System, moved_metadata(moved), None),
         Entry::Title(title) => Event::from(frame::Title { title: beginning(title, TITLE) }),
         Entry::SubAgent(sub) => Event::from(frame::SubAgent {
             parent_call_id: call_id().unwrap_or_default(),

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use super::budget::Share;
 use super::context::Context;
 use super::event::{LONGEST, SessionEvent};
-use super::frames::{content_of, large_of, message_id};
+use super::frames::{content_of, large_of, message_id, moved_metadata};
 use super::message_ref::seq_of;
 use crate::storage::Storage;
 
@@ -31,7 +31,7 @@ const MAX_TOKENS: usize = 20_000;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Messages, and what may be the end of a run without an answer.
-const ENTRIES: &str = "type = 'message' OR subtype IN ('cancelled', 'clear') \
+const ENTRIES: &str = "type = 'message' OR subtype IN ('cancelled', 'clear', 'agent') \
                        OR subtype = 'error' AND content LIKE '%\"retryable\":false%'";
 
 /// What happened between messages.
@@ -123,7 +123,10 @@ pub fn before(queue: &mut Queue, before: i64, limit: usize, room: u64) -> Result
             }
             // What looks like the end of a run may be none.
             if event.ends.is_none()
-                && !matches!(event.record.entry, Entry::Message(_) | Entry::Answer { .. } | Entry::Clear)
+                && !matches!(
+                    event.record.entry,
+                    Entry::Message(_) | Entry::Answer { .. } | Entry::Clear | Entry::Moved(_)
+                )
             {
                 continue;
             }
@@ -284,6 +287,10 @@ fn entry(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Histor
             (Role::Cancelled, *reply_to)
         }
         Entry::Clear => (Role::System, None),
+        Entry::Moved(moved) => {
+            metadata = moved_metadata(moved);
+            (Role::System, None)
+        }
         _ => (Role::User, None),
     };
     // It is the content.

@@ -17,6 +17,7 @@ use thread_sessions::{Result, SessionId, SessionWatch};
 use tokio::sync::{OnceCell, watch};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
+use super::bell::Bell;
 use super::context::Context;
 use super::event::{Page, SessionEvent};
 use super::page_reader::{ReadPage, Reader, read_page};
@@ -37,6 +38,8 @@ pub struct LiveSession {
     changed: watch::Sender<u64>,
     /// Pages that are being read from disk, by the id they begin after.
     pages: Mutex<HashMap<i64, Weak<OnceCell<Arc<Page>>>>>,
+    /// Those who hear several sessions are told which has changed.
+    bells: Mutex<Vec<Weak<Bell>>>,
 }
 
 #[derive(Default)]
@@ -103,13 +106,24 @@ impl LiveSession {
     ) -> LiveSession {
         let (inherited, order) = (open_calls(&runs).collect(), Arc::new(runs.in_order()));
         let state = State { upto, ring_from: upto, order, runs, inherited, ..State::default() };
-        let (changed, pages) = (watch::Sender::new(0), Mutex::default());
-        LiveSession { session, context, watch, state: Mutex::new(state), changed, pages }
+        let (changed, pages, bells) = (watch::Sender::new(0), Mutex::default(), Mutex::default());
+        LiveSession { session, context, watch, state: Mutex::new(state), changed, pages, bells }
     }
 
     /// How a reader learns of changes, and the number of the next notice.
     pub fn subscribe(&self) -> (watch::Receiver<u64>, u64) {
         (self.changed.subscribe(), self.state().next_notice)
+    }
+
+    /// Rings a bell with each change from now on, and once now.
+    pub fn ring_at_change(&self, bell: &Arc<Bell>) {
+        self.bells.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(bell));
+        bell.ring(self.session);
+    }
+
+    /// Every event up to this id is read.
+    pub fn upto(&self) -> i64 {
+        self.state().upto
     }
 
     /// Counts a client that is in the session from now on, or no longer.
@@ -289,6 +303,8 @@ impl LiveSession {
     fn change_if(&self, change: impl FnOnce(&mut State) -> bool) {
         if change(&mut self.state()) {
             self.changed.send_modify(|version| *version += 1);
+            let mut bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
+            bells.retain(|bell| bell.upgrade().inspect(|bell| bell.ring(self.session)).is_some());
         }
     }
 

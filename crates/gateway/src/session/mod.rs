@@ -3,6 +3,7 @@
 //! Reading and writing threads may block on the disk, so it never runs on the threads that serve connections: see
 //! [`blocking_pool`].
 
+pub mod bell;
 pub mod blocking_pool;
 pub mod budget;
 pub mod context;

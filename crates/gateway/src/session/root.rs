@@ -27,7 +27,8 @@ use thread_sessions::root::{BUSY, DELETING};
 use thread_sessions::{RequestError, Result, Root, SessionId};
 
 use super::message_ref::seq_of;
-use crate::agent::Agent;
+use crate::agents::Agents;
+use crate::agents::seating::Ready;
 use crate::storage::{Object, Storage, parts};
 
 /// Prefix of the temporary names.
@@ -74,14 +75,21 @@ pub fn open(dir: &Path) -> io::Result<(Root, bool)> {
     Ok((root, readable))
 }
 
-/// Creates a session under an id that may exist already; then it does nothing.
+/// Creates a session, with the agent that `agent` returns, under an id that may exist already; then it does nothing.
 ///
 /// # Errors
 ///
 /// As [`create`].
-pub fn create_if_missing(root: &Root, id: SessionId, agent: Option<&Agent>) -> Result<()> {
+pub fn create_if_missing(
+    root: &Root,
+    id: SessionId,
+    agent: impl FnOnce() -> Result<Option<Ready>>,
+) -> Result<()> {
     root.refuse_deleted(id)?;
-    if root.path_of(id).join(thread::files::DB).exists() { Ok(()) } else { create(root, id, agent) }
+    match root.path_of(id).join(thread::files::DB).exists() {
+        true => Ok(()),
+        false => create(root, id, agent()?.as_ref()),
+    }
 }
 
 /// Creates a session. If another gateway creates it at the same time, the first one stays.
@@ -90,12 +98,12 @@ pub fn create_if_missing(root: &Root, id: SessionId, agent: Option<&Agent>) -> R
 ///
 /// Errors of creating the thread and of subscribing the agent: then there is no session. The root cannot
 /// be synced: then there is one, but it may not survive a power cut.
-pub fn create(root: &Root, id: SessionId, agent: Option<&Agent>) -> Result<()> {
+pub fn create(root: &Root, id: SessionId, agent: Option<&Ready>) -> Result<()> {
     create_with(root, id, agent, |_| Ok(0))
 }
 
 /// Creates a session with the messages of another before the message `before` (all of them if none is given)
-/// and their answers. Its agent gets them as the conversation so far. Its title is by default that of the
+/// and their answers. It has the same agent, which gets them as the conversation so far. Its title is by default that of the
 /// other, or none if nothing was copied: then its first message names it. Returns the title.
 ///
 /// # Errors
@@ -106,10 +114,11 @@ pub fn fork(
     from: SessionId,
     id: SessionId,
     Copying { before, title, title_there, source }: Copying<'_>,
-    agent: Option<&Agent>,
+    agents: &Agents,
     storage: &Storage,
 ) -> Result<String> {
     let mut queue = root.queue(from)?;
+    let agent = agents.seat_like(&mut queue, id)?;
     let end = match before {
         Some(before) => seq_of(&mut queue, &MessageRef::Id(before.to_owned()))?,
         None => i64::MAX,
@@ -127,7 +136,7 @@ pub fn fork(
     let fork =
         Fork { session_id: from.to_string(), title: title_there.to_owned(), before: before.map(|_| end) };
     let mut title = title.unwrap_or_default();
-    create_with(root, id, agent, |new| {
+    create_with(root, id, agent.as_ref(), |new| {
         let mut said = copy_messages(&mut queue, end, new, &mut keep)?;
         if title.is_empty() && said > 0 {
             title = title_there.to_owned();
@@ -147,7 +156,7 @@ pub fn fork(
 fn create_with(
     root: &Root,
     id: SessionId,
-    agent: Option<&Agent>,
+    agent: Option<&Ready>,
     fill: impl FnOnce(&mut Queue) -> Result<i64>,
 ) -> Result<()> {
     let temporary = root.dir().join(format!("{TEMPORARY}{}", SessionId::random()));
@@ -158,7 +167,7 @@ fn create_with(
         let mut queue = Queue::open(&temporary)?;
         let said = fill(&mut queue)?;
         if let Some(agent) = agent {
-            agent.install(&mut queue, said)?;
+            agent.install(&mut queue, said, false)?;
         }
         drop(queue);
         match fs::rename(&temporary, root.path_of(id)) {
@@ -369,6 +378,9 @@ fn copy(
     }
     // Of a run that the agent began itself, only the answer is copied.
     metadata.shift_remove("began");
+    // It was taken there.
+    metadata.shift_remove("usage");
+    metadata.shift_remove("cost");
     let mut copy = NewEvent::message(event.source, event.content).map_err(Error::from)?;
     copy.metadata = (!metadata.is_empty()).then(|| Value::Object(metadata).to_string().into());
     copy.idempotency_key = reply_to.filter(|_| is_ending).map(end_key);

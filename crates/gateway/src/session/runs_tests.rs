@@ -5,7 +5,6 @@ use thread_sessions::events::LARGE;
 use thread_sessions::runs::NO_AGENT;
 use thread_sessions::{AgentView, open_runs};
 
-use crate::agent;
 use crate::session::fixture::{Fixture, THEM};
 
 #[tokio::test]
@@ -47,7 +46,7 @@ async fn whether_runs_have_to_be_read_again_is_told() {
     fixture.subscribe(Some("content = 'x'"), None);
     assert!(view.update(&mut fixture.queue).unwrap() && view.filter().is_some(), "another filter");
     assert!(!view.update(&mut fixture.queue).unwrap());
-    fixture.queue.unsubscribe(&agent::consumer()).unwrap();
+    fixture.queue.unsubscribe(&crate::agents::seating::consumer()).unwrap();
     assert!(!view.update(&mut fixture.queue).unwrap());
     assert_eq!((view.cursor(), view.filter().is_none()), (NO_AGENT, true));
     fixture.subscribe(Some("content = 'x'"), Some(newest));

@@ -3,12 +3,12 @@
 //! They are read from the sessions, so they are right whatever processes execute the runs. A session's tally is
 //! cached with the state of its log. When that has changed, reading continues where it stopped.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use thread::Queue;
-use thread_conversation::Outcome;
+use thread_conversation::{Outcome, Spent};
 use thread_sessions::{Result, Root, SessionId, catalogue, open_runs};
 
 use super::event::for_each;
@@ -36,12 +36,23 @@ pub struct Tally {
     pub running: usize,
     /// When the oldest queued message was stored.
     pub oldest: Option<String>,
+    /// What was taken, by the agent and the currency.
+    pub spent: BTreeMap<(Option<String>, String), Spent>,
 }
 
 impl Tally {
+    fn add(&mut self, spent: &Spent) {
+        if !spent.is_nothing() {
+            let of = (spent.agent.clone(), spent.cost.currency.clone());
+            *self.spent.entry(of).or_default() += spent;
+        }
+    }
+
     fn update(&mut self, queue: &mut Queue) -> Result<()> {
-        let condition = "source = 'self' AND (type = 'message' OR subtype IN ('error', 'cancelled'))";
+        let condition =
+            "source = 'self' AND (type = 'message' OR subtype IN ('error', 'cancelled', 'sub_agent'))";
         self.upto = for_each(queue, self.upto, condition, &mut |event| {
+            self.add(&event.record.spent);
             let ending = event.record.entry.ending().filter(|_| event.ends.is_some());
             match ending.map(|ending| ending.outcome) {
                 Some(Outcome::Answered) => self.answered += 1,
@@ -93,6 +104,9 @@ impl Tallies {
             total.cancelled += tally.cancelled;
             total.queued += tally.queued;
             total.running += tally.running;
+            for ((agent, _), spent) in &tally.spent {
+                total.add(&Spent { agent: agent.clone(), ..spent.clone() });
+            }
             let oldest = [total.oldest.take(), tally.oldest].into_iter().flatten().min();
             total.oldest = oldest;
         }

@@ -11,6 +11,7 @@ use super::caller::{Caller, Reply, Then, parse_session};
 use super::commands::{self, Command, Parsed};
 use super::methods::{Effect, Handler};
 use super::sessions;
+use crate::agents::seating::Choice;
 use crate::session::write::{self, ClientMessage, SessionWriter};
 
 /// Metadata keys that the gateway sets itself.
@@ -52,27 +53,25 @@ impl Handler for method::Agent {
             ClientMessage { content, priority, metadata, key, run_id: None, message_id: None, attachments };
         let session = match named.or(caller.session) {
             Some(session) => session,
-            None => sessions::create(caller, None).await?,
+            None => sessions::create(caller, None, Choice::default()).await?,
         };
         // Read before the message is stored: then its run is noticed at once.
         let live = caller.gateway.hub.enter(session).await?;
         let gateway = caller.gateway.clone();
         let send = move |to: &mut SessionWriter<'_>| {
-            if let Some(agent) = gateway.agent_for_all() {
-                agent.replace(to.queue)?;
-            }
+            gateway.agents.refresh(to.queue, session)?;
             to.message(&message)
         };
         let accepted = caller.write(session, send).await?;
         let status = if accepted.waits() { Acceptance::Queued } else { Acceptance::Accepted };
         let payload =
             Accepted { run_id: Some(accepted.run_id.clone()), session_id: Some(session.to_string()), status };
-        let reply = match caller.session == Some(session) {
+        let reply = match caller.hears(session) {
             true => Reply::from(payload),
             // It sees the session from its own message on.
             false => Reply::at(payload, live, accepted.event - 1),
         };
-        Ok(Reply { then: Then::Queued(accepted), ..reply })
+        Ok(Reply { then: Then::Queued(session, accepted), ..reply })
     }
 }
 

@@ -4,11 +4,13 @@
 //! the last list, changes nothing there itself, so events can
 //! be written at the same time.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use thread_sessions::{RequestError, Result, SessionId};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
+use super::watched::Change;
 use crate::gateway::Gateway;
 use crate::session::budget::Share;
 use crate::session::live_session::LiveSession;
@@ -25,6 +27,8 @@ pub struct Caller {
     pub session: Option<SessionId>,
     /// The id of the last event that it has of that session.
     pub position: Option<i64>,
+    /// Where it is in the sessions that it hears besides that one.
+    pub watched: Arc<HashMap<SessionId, i64>>,
     /// The last result of `/sessions`, of all requests of the connection.
     pub last_list: Arc<Mutex<Vec<SessionId>>>,
 }
@@ -56,9 +60,11 @@ pub enum Then {
     /// A frame for this client alone.
     Send(Utf8Bytes),
     /// A message was stored: how many runs are ahead of it, if it waits.
-    Queued(Accepted),
+    Queued(SessionId, Accepted),
     /// What the response takes of the budget is given back.
     Release(Share),
+    /// Hears other sessions from then on.
+    Watch(Change),
 }
 
 /// The outcome of a method.
@@ -92,6 +98,17 @@ impl Caller {
             Some(text) => parse_session(text),
             None => self.session.ok_or(RequestError::NoSession),
         }
+    }
+
+    /// The id of the last event that it has of a session, if it is there or hears it.
+    pub fn position_in(&self, session: SessionId) -> Option<i64> {
+        let here = self.position.filter(|_| self.session == Some(session));
+        here.or_else(|| self.watched.get(&session).copied())
+    }
+
+    /// Whether it gets the events of a session.
+    pub fn hears(&self, session: SessionId) -> bool {
+        self.session == Some(session) || self.watched.contains_key(&session)
     }
 
     /// Writes what the client sends to a session.

@@ -16,7 +16,7 @@ use crate::session::frames::notice;
 use crate::session::history;
 
 const HELP: &str = "\
-/new [title]           starts a new session
+/new [@agent] [title]  starts a new session, with another agent if one is named
 /sessions              lists the last sessions
 /session <n or id>     switches to a session, by its number in the last list or by its id
 /history [n]           shows the last messages
@@ -97,9 +97,13 @@ async fn answer(caller: &Caller, command: Command<'_>) -> Result<(String, Subscr
     let text = match command {
         Command::Help => HELP.to_owned(),
         Command::New(title) => {
+            let (agent, title) = named_agent(title);
             let title = title.map(|title| thread_sessions::excerpt::beginning(title, TITLE));
-            let reply = SessionsNew::handle(caller, NewParams { title }).await?;
-            let text = format!("Switched to the new session {}.", reply.payload.session_id);
+            let params = NewParams { title, agent: agent.map(str::to_owned), ..NewParams::default() };
+            let reply = SessionsNew::handle(caller, params).await?;
+            let with = reply.payload.agent.as_ref().filter(|_| agent.is_some());
+            let with = with.map(|name| format!(" with {name}")).unwrap_or_default();
+            let text = format!("Switched to the new session {}{with}.", reply.payload.session_id);
             return Ok((text, reply.subscribe));
         }
         Command::Sessions => list(caller).await?,
@@ -121,8 +125,9 @@ async fn answer(caller: &Caller, command: Command<'_>) -> Result<(String, Subscr
             );
             if let Some(session) = status.session {
                 text += &format!(
-                    "\nSession {}: {} messages, {} queued, run under way: {}, {} clients.",
+                    "\nSession {}{}: {} messages, {} queued, run under way: {}, {} clients.",
                     session.id,
+                    session.agent.map(|agent| format!(" with {agent}")).unwrap_or_default(),
                     session.message_count,
                     session.queued_requests,
                     session.active_run.as_deref().unwrap_or("none"),
@@ -147,6 +152,15 @@ async fn answer(caller: &Caller, command: Command<'_>) -> Result<(String, Subscr
     Ok((text, Subscribe::Stay))
 }
 
+/// The agent that the argument of `/new` names, and the title.
+fn named_agent(argument: Option<&str>) -> (Option<&str>, Option<&str>) {
+    let Some(named) = argument.and_then(|argument| argument.strip_prefix('@')) else {
+        return (None, argument);
+    };
+    let (agent, title) = named.split_once(char::is_whitespace).unwrap_or((named, ""));
+    (Some(agent), Some(title.trim()).filter(|title| !title.is_empty()))
+}
+
 fn or_untitled(title: &str) -> &str {
     if title.is_empty() { "(no title)" } else { title }
 }
@@ -158,7 +172,8 @@ async fn list(caller: &Caller) -> Result<String> {
     }
     let line = |(n, session): (usize, &thread_protocol::method::SessionSummary)| {
         let (messages, at) = (session.message_count, &session.last_activity);
-        format!("{}. {} - {messages} messages, {at}", n + 1, or_untitled(&session.title))
+        let with = session.agent.as_ref().map(|agent| format!(", {agent}")).unwrap_or_default();
+        format!("{}. {} - {messages} messages, {at}{with}", n + 1, or_untitled(&session.title))
     };
     let list = page.sessions.iter().filter_map(|session| SessionId::parse(&session.id)).collect();
     *caller.last_list.lock().unwrap_or_else(PoisonError::into_inner) = list;
@@ -206,6 +221,9 @@ mod tests {
         assert_eq!(parse("//new x"), Parsed::Text("/new x"));
         assert_eq!(parse("/new  a b "), Parsed::Command(Command::New(Some("a b"))));
         assert_eq!(parse("/new"), Parsed::Command(Command::New(None)));
+        assert_eq!(named_agent(Some("@helper  a b")), (Some("helper"), Some("a b")));
+        assert_eq!(named_agent(Some("@helper")), (Some("helper"), None));
+        assert_eq!(named_agent(Some("a @b")), (None, Some("a @b")));
         assert_eq!(parse("/session 3"), Parsed::Command(Command::Session("3")));
         for text in ["/etc/hosts is wrong", "/newer", "/", "/ new"] {
             assert_eq!(parse(text), Parsed::Text(text));

@@ -5,6 +5,8 @@
 //! once that is in the socket. A task of its own reads, so that the end of a connection, a request too many or
 //! a pong is noticed also while a write waits for a client that does not read.
 
+mod hearing;
+
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -18,18 +20,19 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_tungstenite::tungstenite::Utf8Bytes;
 
+use self::hearing::gone;
 use super::caller::{Caller, Done, Reply, Subscribe, Then};
 use super::handshake::handshake;
 use super::methods::{self, Effect};
 use super::reading::{Alive, read};
 use super::socket::{self, End, Writer};
+use super::watched::Watched;
 use crate::access::connection_limits::Permit;
 use crate::access::token::Proof;
 use crate::gateway::Gateway;
 use crate::log;
 use crate::session::cursor::{Cursor, Next};
 use crate::session::frames::notice;
-use crate::session::live_session::Present;
 use crate::session::write::Accepted;
 
 const PING_EVERY: Duration = Duration::from_secs(20);
@@ -62,14 +65,22 @@ pub async fn serve(
             let (sender, requests) = mpsc::unbounded_channel();
             let alive = Arc::new(Alive::default());
             let reading = tokio::spawn(read(reader, sender, alive.clone(), ending, stopped));
-            let caller =
-                Caller { gateway, author, origins, session: None, position: None, last_list: Arc::default() };
+            let caller = Caller {
+                gateway,
+                author,
+                origins,
+                session: None,
+                position: None,
+                watched: Arc::default(),
+                last_list: Arc::default(),
+            };
             let mut connection = Connection {
                 caller,
                 writer,
                 ended,
                 alive,
                 cursor: None,
+                watched: Watched::default(),
                 queued: HashMap::new(),
                 clients: None,
                 awaited: None,
@@ -108,8 +119,10 @@ struct Connection {
     alive: Arc<Alive>,
     /// Where the client is, if it is in a session.
     cursor: Option<Cursor>,
-    /// Its messages whose runs have not begun, by event id.
-    queued: HashMap<i64, QueuedMessage>,
+    /// The other sessions that it hears.
+    watched: Watched,
+    /// Its messages whose runs have not begun, by session and event id.
+    queued: HashMap<(SessionId, i64), QueuedMessage>,
     /// The number of clients in the session, as last sent to it.
     clients: Option<usize>,
     /// A response that must follow the event with an id.
@@ -150,10 +163,12 @@ impl Connection {
                 }
                 Some(request) = requests.recv(), if accepts => {
                     let position = self.cursor.as_ref().map(Cursor::position);
-                    working = Some(Working::new(Caller { position, ..self.caller.clone() }, request));
+                    let watched = Arc::new(self.watched.positions());
+                    working = Some(Working::new(Caller { position, watched, ..self.caller.clone() }, request));
                     Ok(())
                 }
                 next = next(&mut self.cursor), if flows => self.next(next).await,
+                heeded = self.watched.next(), if flows => self.heeded(heeded).await,
             };
             if let Err(end) = done {
                 return end;
@@ -179,7 +194,11 @@ impl Connection {
                     None => {}
                 }
             }
-            Next::CaughtUp(present) => self.present(present).await?,
+            Next::CaughtUp(present) => {
+                if let Some(session) = self.caller.session {
+                    self.present(session, present).await?;
+                }
+            }
             Next::Gone => return self.removed().await,
         }
         let position = self.cursor.as_ref().map_or(i64::MAX, Cursor::position);
@@ -189,43 +208,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Writes what is new for a client that has caught up.
-    async fn present(&mut self, present: Present) -> Result<(), End> {
-        let session = self.caller.session;
-        let mut frames = present.notices;
-        if self.clients.replace(present.clients) != Some(present.clients) {
-            let clients = event::Clients { clients: present.clients as u64 };
-            frames.push(notice(clients, session, None));
-        }
-        self.queued.retain(|id, queued| {
-            // Stored after the order was computed.
-            if *id > present.upto {
-                return true;
-            }
-            match present.order.iter().position(|other| other == id) {
-                None | Some(0) => false,
-                Some(position) => {
-                    if std::mem::replace(&mut queued.position, position) != position {
-                        frames.push(queued.frame(session));
-                    }
-                    true
-                }
-            }
-        });
-        for frame in frames {
-            self.write(Out::Send(frame)).await?;
-        }
-        Ok(())
-    }
-
     /// Leaves a session that was removed.
     async fn removed(&mut self) -> Result<(), End> {
-        let error = event::Error {
-            message: "the session was removed".to_owned(),
-            error_code: event::ErrorCode::SessionDeleted,
-            retryable: false,
-        };
-        let frame = notice(error, self.caller.session, None);
+        let Some(session) = self.caller.session else { return Ok(()) };
+        let frame = gone(session, "the session was removed".to_owned(), event::ErrorCode::SessionDeleted);
+        self.watched.leave(session);
         self.leave();
         self.write(Out::Send(frame)).await?;
         match self.awaited.take() {
@@ -235,8 +222,13 @@ impl Connection {
     }
 
     fn leave(&mut self) {
-        (self.cursor, self.caller.session, self.clients) = (None, None, None);
-        self.queued.clear();
+        let (cursor, left) = (self.cursor.take(), self.caller.session.take());
+        self.clients = None;
+        if let Some(cursor) = cursor {
+            self.watched.left(cursor);
+        }
+        let watched = &self.watched;
+        self.queued.retain(|(of, _), _| Some(*of) != left || watched.has(*of));
     }
 
     /// Answers a request that was carried out, and applies its effects on the connection.
@@ -254,7 +246,11 @@ impl Connection {
                 after = respond_after.filter(|upto| *upto > position);
                 match self.cursor.as_mut().filter(|cursor| cursor.is_in(&live)) {
                     Some(cursor) => cursor.seek(position),
-                    None => self.cursor = Some(Cursor::new(live, position).of_client()),
+                    None => {
+                        // It goes on where it is: what it has not heard yet is between that and the position, if at all.
+                        drop(self.watched.enter(live.session));
+                        self.cursor = Some(Cursor::new(live, position).of_client());
+                    }
                 }
             }
         }
@@ -265,17 +261,21 @@ impl Connection {
         self.respond(response).await?;
         match then {
             Then::Send(frame) => self.write(Out::Send(frame)).await,
-            Then::Queued(Accepted { event, run_id, position: Some(position) }) if position > 0 => {
+            Then::Queued(session, Accepted { event, run_id, position: Some(position) }) if position > 0 => {
                 let queued = QueuedMessage { request: id, run_id, position };
-                let frame = queued.frame(self.caller.session);
-                self.queued.insert(event, queued);
+                let frame = queued.frame(Some(session));
+                self.queued.insert((session, event), queued);
                 self.write(Out::Send(frame)).await
             }
             Then::Release(share) => {
                 drop(share);
                 Ok(())
             }
-            Then::Nothing | Then::Queued(_) => Ok(()),
+            Then::Watch(change) => {
+                self.watch(change);
+                Ok(())
+            }
+            Then::Nothing | Then::Queued(..) => Ok(()),
         }
     }
 
@@ -315,6 +315,7 @@ impl Connection {
                     if let Some(cursor) = &mut self.cursor {
                         cursor.forget();
                     }
+                    self.watched.forget();
                 }
             }
         };

@@ -42,6 +42,7 @@ pub async fn handshake(
                 gateway_version: env!("CARGO_PKG_VERSION").to_owned(),
                 supported_methods: METHODS.iter().map(|name| (*name).to_owned()).collect(),
                 client_id: author.client.clone(),
+                agents: gateway.agents.summaries(),
             };
             let text = response::payload::<Connect>(&request.id, &connected);
             send(writer, text.into()).await?;

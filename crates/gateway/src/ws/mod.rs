@@ -10,6 +10,8 @@ mod reading;
 mod runs;
 mod sessions;
 mod socket;
+mod watched;
+mod watching;
 
 use std::sync::Arc;
 

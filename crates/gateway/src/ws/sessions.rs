@@ -5,7 +5,7 @@ use thread::Queue;
 use thread_protocol::method::{
     self, DeleteParams, Deleted, ForkParams, GatewayStatus, HistoryPage, HistoryParams, ListParams,
     NewParams, NewSession, RenameParams, Renamed, SearchParams, SessionList, SessionStatus, StatusParams,
-    StatusPayload, StepsPage, StepsParams, SwitchParams, Switched,
+    StatusPayload, StepsPage, StepsParams, SwitchParams, Switched, UpdateParams, Updated,
 };
 use thread_sessions::events::LARGE;
 use thread_sessions::excerpt::{TITLE, beginning};
@@ -13,9 +13,11 @@ use thread_sessions::{Kind, RequestError, Result, SessionId, open_runs, search};
 
 use super::caller::{Caller, Reply, Subscribe, Then, parse_session};
 use super::methods::{Effect, Handler};
+use crate::agents::seating::Choice;
 use crate::session::blocking_pool::blocking;
 use crate::session::event::Frames;
 use crate::session::root::{self, Copying};
+use crate::session::write::SessionWriter;
 use crate::session::{frames, history};
 
 /// How many messages `sessions.switch` returns.
@@ -34,15 +36,16 @@ impl Handler for method::SessionsList {
     }
 }
 
-/// Creates a session, with a title if one is given.
+/// Creates a session, with a title if one is given, and the agent that was chosen.
 ///
 /// # Errors
 ///
-/// Errors of [`root::create`] and of storing the title.
-pub async fn create(caller: &Caller, title: Option<String>) -> Result<SessionId> {
+/// Errors of [`Agents::seat`](crate::agents::Agents::seat), of [`root::create`] and of storing the title.
+pub async fn create(caller: &Caller, title: Option<String>, choice: Choice) -> Result<SessionId> {
     let (gateway, author, session) = (caller.gateway.clone(), caller.author.clone(), SessionId::random());
     let work = move || {
-        root::create(&gateway.root, session, gateway.agent.as_ref())?;
+        let agent = gateway.agents.seat(session, &choice)?;
+        root::create(&gateway.root, session, agent.as_ref())?;
         if let Some(title) = &title {
             gateway.writer(&mut gateway.root.queue(session)?, session, &author).title(title)?;
         }
@@ -54,7 +57,8 @@ pub async fn create(caller: &Caller, title: Option<String>) -> Result<SessionId>
 impl Handler for method::SessionsNew {
     async fn handle(caller: &Caller, params: NewParams) -> Result<Reply<NewSession>> {
         let title = params.title.map(|title| title_of(&title)).transpose()?;
-        let session = create(caller, title.clone()).await?;
+        let choice = Choice { agent: params.agent, model: params.model, cwd: params.cwd };
+        let session = create(caller, title.clone(), choice).await?;
         enter_new(caller, session, title.unwrap_or_default()).await
     }
 }
@@ -62,9 +66,10 @@ impl Handler for method::SessionsNew {
 /// Enters a session that has just been made.
 async fn enter_new(caller: &Caller, session: SessionId, title: String) -> Result<Reply<NewSession>> {
     let live = caller.gateway.hub.enter(session).await?;
-    let newest = caller.gateway.read(session, |queue| Ok(queue.newest()?.0)).await?;
+    let look = |queue: &mut Queue| Ok((queue.newest()?.0, Choice::of(queue)?.1.agent));
+    let (newest, agent) = caller.gateway.read(session, look).await?;
     let created_at = thread::model::time::now();
-    Ok(Reply::at(NewSession { session_id: session.to_string(), title, created_at }, live, newest))
+    Ok(Reply::at(NewSession { session_id: session.to_string(), title, created_at, agent }, live, newest))
 }
 
 impl Handler for method::SessionsFork {
@@ -76,7 +81,7 @@ impl Handler for method::SessionsFork {
             let title_there = gateway.catalogue.summary(&gateway.root, &gateway.root.entry(from)?)?.title();
             let (before, title_there) = (params.before.as_deref(), title_there.as_str());
             let copying = Copying { before, title: title.clone(), title_there, source: &source };
-            root::fork(&gateway.root, from, session, copying, gateway.agent.as_ref(), &gateway.storage)
+            root::fork(&gateway.root, from, session, copying, &gateway.agents, &gateway.storage)
         };
         // It only reads, perhaps for long, and must not make others wait.
         let title = caller.gateway.common.copies.run(from, Kind::Read, work).await?;
@@ -106,10 +111,10 @@ impl Handler for method::SessionsSwitch {
 pub async fn enter(caller: &Caller, session: SessionId, after: Option<u64>) -> Result<Reply<Switched>> {
     let live = caller.gateway.hub.enter(session).await?;
     let gateway = caller.gateway.clone();
-    // A client that is already in the session misses nothing by entering again.
-    let reached = caller.position.filter(|_| caller.session == Some(session)).unwrap_or(i64::MAX);
+    // A client that is already in the session, or hears it, misses nothing by entering it.
+    let reached = caller.position_in(session).unwrap_or(i64::MAX);
     let work = move |queue: &mut Queue| {
-        let (_, runs, newest) = open_runs(queue)?;
+        let (agent, runs, newest) = open_runs(queue)?;
         // The run that is open, or will be next: an entering client sees all of it.
         let open = runs.in_order().first().and_then(|id| runs.get(*id));
         // Events stored while this is read follow, whatever the position is.
@@ -133,6 +138,7 @@ pub async fn enter(caller: &Caller, session: SessionId, after: Option<u64>) -> R
             last_seq,
             active_run: runs.active().map(|run| run.run.run_id.clone()),
             forked_from: summary.forked_from,
+            agent: agent.name(),
         };
         Ok((switched, position, respond_after))
     };
@@ -179,6 +185,19 @@ impl Handler for method::SessionsRename {
         let renamed = Renamed { session_id: session.to_string(), title: title.clone() };
         caller.write(session, move |to| to.title(&title)).await?;
         Ok(renamed.into())
+    }
+}
+
+impl Handler for method::SessionsUpdate {
+    async fn handle(caller: &Caller, params: UpdateParams) -> Result<Reply<Updated>> {
+        let session = parse_session(&params.session_id)?;
+        let wanted = Choice { agent: params.agent, model: params.model, cwd: params.cwd };
+        let gateway = caller.gateway.clone();
+        let update = move |to: &mut SessionWriter<'_>| {
+            let source = to.source();
+            gateway.agents.update(to.queue, session, &source, &wanted)
+        };
+        caller.write(session, update).await.map(Reply::from)
     }
 }
 
@@ -233,7 +252,7 @@ pub async fn status_of(caller: &Caller, session: Option<SessionId>) -> Result<St
     let Some(session) = session else { return Ok(StatusPayload { gateway: about, session: None }) };
     let clients = gateway.hub.live(session).map_or(0, |live| live.clients()) as u64;
     let work = move |queue: &mut Queue| {
-        let (_, runs, _) = open_runs(queue)?;
+        let (agent, runs, _) = open_runs(queue)?;
         let summary = gateway.catalogue.summary(&gateway.root, &gateway.root.entry(session)?)?;
         Ok(SessionStatus {
             id: session.to_string(),
@@ -241,6 +260,9 @@ pub async fn status_of(caller: &Caller, session: Option<SessionId>) -> Result<St
             queued_requests: runs.queued() as u64,
             active_run: runs.active().map(|run| run.run.run_id.clone()),
             clients,
+            agent: agent.name(),
+            usage: frames::usage_of(summary.spent.usage),
+            cost: frames::cost_of(&summary.spent.cost),
         })
     };
     let session = caller.gateway.read(session, work).await?;

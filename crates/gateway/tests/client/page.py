@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -687,6 +688,49 @@ async def a_waiting_message_shows_it_and_can_be_withdrawn_or_hurried():
             go(gateway)
             await tab.answer("Last.").wait_for()
             assert [e["metadata"].get("priority") for e in gateway.events(session) if e["content"] == "third"] == [None, "now"]
+
+
+async def an_agent_is_chosen_for_a_session_and_changed_later():
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder, "agents.toml")
+        file.write_text("""
+[[agent]]
+name = "loud"
+command = "tr a-z A-Z"
+about = "Says it again, <loudly>"
+prompts = ["say hello"]
+
+[[agent]]
+name = "quiet"
+command = "tr A-Z a-z"
+about = "Whispers"
+""")
+        with Gateway("--agents", file) as gateway:
+            async with Browser() as browser:
+                tab = await browser.tab(gateway)
+                await tab.see("Says it again, <loudly>")
+                # A suggestion is put into the box, and not sent.
+                await tab.page.get_by_role("button", name="say hello").click()
+                await expect(tab.page.locator("#message")).to_have_value("say hello")
+                await tab.page.keyboard.press("Enter")
+                await tab.answer("SAY HELLO").wait_for()
+                await expect(tab.page.locator("header .with select")).to_have_value("loud")
+                await tab.page.select_option("header .with select", "quiet")
+                await tab.see("From here on, the agent is quiet.")
+                await tab.say("AND NOW")
+                await tab.answer("and now").wait_for()
+                await tab.page.reload()
+                await expect(tab.page.locator("header .with select")).to_have_value("quiet")
+                await tab.see("From here on, the agent is quiet.")
+                # The choice for a new session is kept with what is typed.
+                await tab.page.click(".sessions .new")
+                await tab.page.select_option(".composer .with select", "quiet")
+                await tab.see("Whispers")
+                await tab.page.fill("#message", "A NEW ONE")
+                await tab.page.reload()
+                await expect(tab.page.locator(".composer .with select")).to_have_value("quiet")
+                await tab.page.locator("#message").press("Enter")
+                await tab.answer("a new one").wait_for()
 
 
 async def a_run_is_stopped():

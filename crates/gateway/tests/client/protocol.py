@@ -17,7 +17,7 @@ async def a_client_connects_and_learns_the_methods():
         assert set(client.hello["supportedMethods"]) == {
             "connect", "agent", "agent.cancel", "sessions.list", "sessions.new", "sessions.switch",
             "sessions.fork", "sessions.history", "sessions.steps", "sessions.rename", "sessions.search", "sessions.delete",
-            "permission.answer", "status",
+            "sessions.update", "sessions.watch", "sessions.unwatch", "permission.answer", "status",
         }
         assert "already" in await client.refused("connect", version="1", clientType="test")
         other = await gateway.client()
@@ -609,7 +609,7 @@ async def commands_are_answered_to_their_sender_alone_and_not_stored():
             assert "seq" not in event
             return event["payload"]["content"]
 
-        assert "/new [title]" in await say("/help")
+        assert "/new [@agent] [title]" in await say("/help")
         assert "no sessions" in await say("/sessions")
         assert "no session" in await say("/history")
         assert "new session" in await say("/new First one")

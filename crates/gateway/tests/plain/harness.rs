@@ -152,7 +152,11 @@ pub struct Talk(pub Client);
 impl Talk {
     /// Makes a session and enters it. Returns its id.
     pub async fn begins(&mut self, title: &str) -> String {
-        let made = self.0.call::<SessionsNew>(&NewParams { title: Some(title.to_owned()) }).await.unwrap();
+        let made = self
+            .0
+            .call::<SessionsNew>(&NewParams { title: Some(title.to_owned()), ..NewParams::default() })
+            .await
+            .unwrap();
         made.session_id
     }
 

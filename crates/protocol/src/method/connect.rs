@@ -21,5 +21,21 @@ payloads! {
         pub supported_methods: Vec<String>,
         /// The one of the params, or a new one.
         pub client_id: String,
+        /// The agents that a session can have; a new one gets the first unless it names another.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub agents: Vec<AgentSummary>,
+    }
+
+    /// An agent that a session can have.
+    pub struct AgentSummary {
+        pub name: String,
+        /// What it is for.
+        pub about: Option<String>,
+        /// What one could ask it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub prompts: Vec<String>,
+        /// What may be chosen for a session: `model`, `cwd`.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub allow: Vec<String>,
     }
 }

@@ -1,5 +1,7 @@
 //! Listing, searching, making, entering, naming and deleting sessions.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::HistoryEntry;
@@ -38,6 +40,8 @@ payloads! {
         pub since: Option<String>,
         /// If it is a copy, of what.
         pub forked_from: Option<ForkedFrom>,
+        /// The name of its agent, if it has one.
+        pub agent: Option<String>,
         /// The text that a search has found.
         #[serde(rename = "match")]
         pub matched: Option<String>,
@@ -49,12 +53,45 @@ payloads! {
     pub struct NewParams {
         #[cfg_attr(test, schemars(length(min = 1)))]
         pub title: Option<String>,
+        /// The name of its agent; by default the first that `connect` lists.
+        #[cfg_attr(test, schemars(length(min = 1)))]
+        pub agent: Option<String>,
+        /// Another model for this session, if the agent allows it.
+        #[cfg_attr(test, schemars(length(min = 1)))]
+        pub model: Option<String>,
+        /// Another directory for this session, if the agent allows it.
+        #[cfg_attr(test, schemars(length(min = 1)))]
+        pub cwd: Option<String>,
     }
 
     pub struct NewSession {
         pub session_id: String,
         pub title: String,
         pub created_at: String,
+        /// The name of its agent, if it has one.
+        pub agent: Option<String>,
+    }
+
+    #[derive(Default)]
+    pub struct UpdateParams {
+        pub session_id: String,
+        /// The name of the agent that it is moved to; by default it keeps its own, with what was chosen for it before.
+        #[cfg_attr(test, schemars(length(min = 1)))]
+        pub agent: Option<String>,
+        /// Another model for this session, if the agent allows it.
+        #[cfg_attr(test, schemars(length(min = 1)))]
+        pub model: Option<String>,
+        /// Another directory for this session, if the agent allows it.
+        #[cfg_attr(test, schemars(length(min = 1)))]
+        pub cwd: Option<String>,
+    }
+
+    /// The agent of a session, and what was chosen for this session alone.
+    pub struct Updated {
+        pub session_id: String,
+        pub agent: String,
+        pub model: Option<String>,
+        pub cwd: Option<String>,
     }
 
     pub struct SwitchParams {
@@ -76,6 +113,40 @@ payloads! {
         pub active_run: Option<String>,
         /// If it is a copy, of what.
         pub forked_from: Option<ForkedFrom>,
+        /// The name of its agent, if it has one.
+        pub agent: Option<String>,
+    }
+
+    #[derive(Default)]
+    pub struct WatchParams {
+        /// The sessions whose events are sent from now on, besides those of the session that the client is in.
+        #[cfg_attr(test, schemars(length(max = 1000)))]
+        pub session_ids: Option<Vec<String>>,
+        /// In place of their ids: all sessions, also those that are made later.
+        pub all: Option<bool>,
+        /// The last `seq` that the client has of a session, by the session's id: every later event is sent. With `all`, a
+        /// session that is not named here is sent from its beginning.
+        pub after: Option<BTreeMap<String, u64>>,
+    }
+
+    pub struct Watching {
+        pub sessions: Vec<WatchedSession>,
+        /// Those of the ids that are no session.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub unknown: Vec<String>,
+    }
+
+    pub struct WatchedSession {
+        pub session_id: String,
+        /// Every event with a larger `seq` follows.
+        #[cfg_attr(test, schemars(range(min = 0)))]
+        pub last_seq: i64,
+    }
+
+    #[derive(Default)]
+    pub struct UnwatchParams {
+        /// All of them by default.
+        pub session_ids: Option<Vec<String>>,
     }
 
     pub struct ForkParams {

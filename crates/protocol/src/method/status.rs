@@ -1,5 +1,7 @@
 //! The state of the gateway and of a session.
 
+use crate::event::{Cost, Usage};
+
 payloads! {
     #[derive(Default)]
     pub struct StatusParams {
@@ -33,5 +35,10 @@ payloads! {
         pub active_run: Option<String>,
         /// How many connections are in the session.
         pub clients: u64,
+        /// The name of its agent, if it has one.
+        pub agent: Option<String>,
+        /// What all its runs have taken, as far as their agents say.
+        pub usage: Option<Usage>,
+        pub cost: Option<Cost>,
     }
 }

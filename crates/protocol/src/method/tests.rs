@@ -57,12 +57,19 @@ fn every_call_is_read_as_it_was_written_whatever_else_its_params_have() {
         },
         AgentCancel: CancelParams { run_id: "r".into(), session_id: None },
         SessionsList: ListParams { limit: Some(3), offset: None },
-        SessionsNew: NewParams { title: Some("t".into()) },
+        SessionsNew: NewParams { title: Some("t".into()), agent: Some("a".into()), ..NewParams::default() },
         SessionsSwitch: SwitchParams { session_id: id(), after: Some(3) },
+        SessionsWatch: WatchParams {
+            session_ids: Some(vec![id()]),
+            after: Some([(id(), 3)].into()),
+            ..WatchParams::default()
+        },
+        SessionsUnwatch: UnwatchParams { session_ids: Some(vec![id()]) },
         SessionsFork: ForkParams { session_id: id(), before: Some("m".into()), title: None },
         SessionsHistory: HistoryParams { before: Some(MessageRef::Seq(3)), ..HistoryParams::default() },
         SessionsSteps: StepsParams { after: Some(3), ..StepsParams::default() },
         SessionsRename: RenameParams { session_id: id(), title: "t".into() },
+        SessionsUpdate: UpdateParams { session_id: id(), agent: Some("a".into()), ..UpdateParams::default() },
         SessionsSearch: SearchParams { date_filter: Some(DateFilter::LastWeek), ..SearchParams::default() },
         SessionsDelete: DeleteParams { session_id: id() },
         PermissionAnswer: PermissionAnswerParams {
@@ -89,9 +96,9 @@ fn every_payload_is_written_as_it_was_read_without_what_is_not_known() {
     let session = json!({
         "id": id, "title": "t", "lastMessage": null, "lastActivity": time, "messageCount": 2,
         "state": "running", "since": time, "forkedFrom": { "sessionId": id, "title": "t", "before": null, "seq": 1 },
-        "match": "m", "matchSeq": 3,
+        "agent": "a", "match": "m", "matchSeq": 3,
     });
-    let made = json!({ "sessionId": id, "title": "", "createdAt": time });
+    let made = json!({ "sessionId": id, "title": "", "createdAt": time, "agent": "a" });
     let entry = json!({
         "id": "m", "seq": 3, "role": "cancelled", "content": [{ "type": "text", "text": "a" }], "timestamp": time,
         "source": "self", "runId": "r", "replyTo": 1, "metadata": { "k": 1 }, "large": { "bytes": 1, "url": "/u" },
@@ -103,25 +110,34 @@ fn every_payload_is_written_as_it_was_read_without_what_is_not_known() {
     let step =
         json!({ "type": "event", "event": "plan", "payload": { "entries": [] }, "seq": 5, "time": time });
     let names = [
-        check::<Connect>(json!({ "gatewayVersion": "1", "supportedMethods": ["agent"], "clientId": "c" })),
+        check::<Connect>(json!({
+            "gatewayVersion": "1", "supportedMethods": ["agent"], "clientId": "c",
+            "agents": [{ "name": "a", "about": "x", "prompts": ["p"], "allow": ["cwd"] }],
+        })),
         check::<Agent>(json!({ "runId": null, "sessionId": id, "status": "queued" })),
         check::<AgentCancel>(json!({ "message": "Cancellation requested" })),
         check::<SessionsList>(json!({ "sessions": [], "total": 0 })),
         check::<SessionsNew>(made.clone()),
         check::<SessionsSwitch>(json!({
             "sessionId": id, "title": "t", "recentMessages": [entry, plain], "lastSeq": 4, "activeRun": "r",
-            "forkedFrom": { "sessionId": id, "title": "t", "before": 3, "seq": 3 },
+            "forkedFrom": { "sessionId": id, "title": "t", "before": 3, "seq": 3 }, "agent": "a",
         })),
+        check::<SessionsWatch>(json!({ "sessions": [{ "sessionId": id, "lastSeq": 3 }], "unknown": ["x"] })),
+        check::<SessionsUnwatch>(json!({})),
         check::<SessionsFork>(made),
         check::<SessionsHistory>(json!({ "messages": [plain], "hasMore": true })),
         check::<SessionsSteps>(json!({ "events": [step], "hasMore": false })),
         check::<SessionsRename>(json!({ "sessionId": id, "title": "t" })),
+        check::<SessionsUpdate>(json!({ "sessionId": id, "agent": "a", "model": "m", "cwd": "/x" })),
         check::<SessionsSearch>(json!({ "sessions": [session], "total": 1, "truncated": true })),
         check::<SessionsDelete>(json!({ "sessionId": id })),
         check::<PermissionAnswer>(json!({})),
         check::<Status>(json!({
             "gateway": { "version": "1", "uptime": 2, "activeConnections": 3, "activeSessions": 4 },
-            "session": { "id": id, "messageCount": 5, "queuedRequests": 6, "activeRun": null, "clients": 7 },
+            "session": { "id": id, "messageCount": 5, "queuedRequests": 6, "activeRun": null, "clients": 7, "agent": "a",
+                "usage": { "inputTokens": 1, "outputTokens": 2, "cachedTokens": 0, "reasoningTokens": 0 },
+                "cost": { "amount": "0.25", "currency": "USD" },
+            },
         })),
     ];
     assert_eq!(names, METHODS);

@@ -179,6 +179,7 @@ impl Acp {
                     self.newest = Some(id);
                 }
                 output.extend(self.newest_session());
+                output.extend(self.used(&result["usage"]));
                 output.push(Output::Done(done));
                 Ok(output)
             }

@@ -28,6 +28,7 @@ use self::writer::Version;
 use super::attachments;
 use super::error::{Failures, HttpError};
 use crate::access::origin;
+use crate::agents::seating::Choice;
 use crate::gateway::Gateway;
 use crate::session::history;
 use crate::session::root::create_if_missing;
@@ -46,13 +47,16 @@ pub struct RunQuery {
     protocol: Option<String>,
     /// `cancel`: a client that leaves ends the run.
     on_disconnect: Option<String>,
+    /// The name of the agent of a session that this request creates.
+    agent: Option<String>,
 }
 
 /// `POST /api/v1/agent/run`: stores the message and streams its run, or continues a run that waits for the client.
 ///
 /// The body is a `RunAgentInput`, and the answer a stream of AG-UI events.
 #[utoipa::path(post, path = "/api/v1/agent/run", tag = "ag-ui",
-    params(("protocol" = Option<String>, Query), ("on_disconnect" = Option<String>, Query)),
+    params(("protocol" = Option<String>, Query), ("on_disconnect" = Option<String>, Query),
+        ("agent" = Option<String>, Query)),
     request_body = Value,
     responses((status = 200, content_type = "text/event-stream", body = String), Failures))]
 pub async fn run(
@@ -73,13 +77,12 @@ pub async fn run(
     let session = SessionId::named(&input.thread_id);
     gateway.root.refuse_deleted(session)?;
     let (thread_id, run_id) = (input.thread_id.clone(), input.run_id.clone());
+    let choice = Choice { agent: query.agent, ..Choice::default() };
     let own = gateway.clone();
     let work = move || {
-        create_if_missing(&own.root, session, own.agent.as_ref())?;
+        create_if_missing(&own.root, session, || own.agents.seat(session, &choice))?;
         let mut queue = own.root.queue(session)?;
-        if let Some(agent) = own.agent_for_all() {
-            agent.replace(&mut queue)?;
-        }
+        own.agents.refresh(&mut queue, session)?;
         let start = respond(&mut own.writer(&mut queue, session, &author()), &input)?;
         if start.is_none() && is_edited(&mut queue, &input)? {
             let reason = "the agent continues with this thread's messages, not with those given";

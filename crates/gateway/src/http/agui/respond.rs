@@ -149,8 +149,7 @@ pub fn pending_input(queue: &mut Queue, message: i64) -> Result<PendingInput> {
     for asked in &run.open_permissions {
         let asked_at =
             queue.event(asked.event_id)?.and_then(|event| thread::model::time::parse(&event.created_at));
-        let overdue =
-            asked_at.is_some_and(|at| at + thread_conversation::PERMISSION_TIMEOUT < chrono::Utc::now());
+        let overdue = asked_at.zip(asked.wait).is_some_and(|(at, wait)| at + wait < chrono::Utc::now());
         if !overdue {
             permissions.insert(asked.request_id.clone());
         }

@@ -12,8 +12,7 @@ use std::collections::HashSet;
 use serde_json::{Value, json};
 use thread::model::time;
 use thread_conversation::{
-    Answer, Asked, Change, ClientInput, Ending, Entry, Outcome as How, PERMISSION_TIMEOUT, Permission,
-    RunView, parts_of,
+    Answer, Asked, Change, ClientInput, Ending, Entry, Outcome as How, Permission, RunView, parts_of,
 };
 
 use super::writer::{Version, Writer};
@@ -396,8 +395,8 @@ fn interrupt(Asked { at, permission, call_id, call_is_known, .. }: &Asked) -> Va
     if let Some(call_id) = call_id.as_ref().filter(|_| *call_is_known) {
         interrupt["toolCallId"] = call_id.clone().into();
     }
-    if let Some(asked_at) = time::parse(at) {
-        interrupt["expiresAt"] = time::format(asked_at + PERMISSION_TIMEOUT).into();
+    if let Some((asked_at, wait)) = time::parse(at).zip(permission.wait()) {
+        interrupt["expiresAt"] = time::format(asked_at + wait).into();
     }
     interrupt
 }

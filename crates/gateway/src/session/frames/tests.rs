@@ -60,6 +60,7 @@ fn each_kind_of_event_has_its_frame() {
         arguments: json!({}),
         details: "all".into(),
         choices: vec![Choice { id: "y".into(), name: "Yes".into(), kind: "allow_once".into() }],
+        wait_ms: None,
     };
     let told = SubAgent {
         parent_call_id: "c".into(),

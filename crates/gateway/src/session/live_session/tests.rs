@@ -48,7 +48,7 @@ async fn the_open_runs_are_those_of_the_agent_that_is_there() {
     let reader = advance(&live, reader).await;
     assert_eq!(order(&mut fixture, &live), [third, fourth], "its cursor was moved back");
 
-    fixture.queue.unsubscribe(&crate::agent::consumer()).unwrap();
+    fixture.queue.unsubscribe(&crate::agents::seating::consumer()).unwrap();
     fixture.say("e");
     let reader = advance(&live, reader).await;
     assert_eq!(order(&mut fixture, &live), [0; 0], "it is gone");
@@ -279,7 +279,7 @@ async fn a_cursor_that_is_set_forward_by_hand_ends_runs_at_once() {
     fixture.subscribe(None, Some(first));
     let reader = advance(&live, reader).await;
     assert_eq!(order(&mut fixture, &live), [second]);
-    fixture.queue.acknowledge(&crate::agent::consumer(), second).unwrap();
+    fixture.queue.acknowledge(&crate::agents::seating::consumer(), second).unwrap();
     advance(&live, reader).await;
     assert_eq!(order(&mut fixture, &live), [0; 0]);
 }
