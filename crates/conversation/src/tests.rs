@@ -56,7 +56,7 @@ fn turn() -> ModelTurn {
         finish_reason: "stop".into(),
         usage: json!({ "total_tokens": 5 }),
         model: "q".into(),
-        system: String::new(),
+        ..ModelTurn::default()
     }
 }
 

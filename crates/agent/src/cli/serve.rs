@@ -3,7 +3,8 @@
 use crate::adapter::{Adapter, Options};
 use crate::launcher;
 use crate::model::{Endpoint, default_key_variable};
-use crate::protocol::{Acp, Exec, Ndjson, OpenAi, Protocol, ToolServer};
+use crate::notes::Memory;
+use crate::protocol::{Acp, Exec, ModelOptions, Ndjson, OpenAi, Protocol, ToolServer};
 use crate::settings::{ProtocolArg, Settings, Stay, key, missing_key, read_env_file};
 use crate::sub_agent::is_sub_agent;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -15,6 +16,9 @@ use super::{Failure, Globals, Result, current_directory, open, variable};
 
 /// The environment variable with the path of `--env-file`.
 pub const ENV_FILE: &str = "THREAD_AGENT_ENV_FILE";
+
+/// The folder of a thread in which servers of tools are started.
+const WORK: &str = "work";
 
 /// Processes the consumer's messages until there has been nothing to do for long enough.
 pub fn run(settings: Settings, stay: Stay, mut program: Vec<String>, globals: &Globals) -> Result<()> {
@@ -49,7 +53,7 @@ pub fn run(settings: Settings, stay: Stay, mut program: Vec<String>, globals: &G
         }
         ProtocolArg::OpenAi => {
             program = own_program(&["_model"])?;
-            Box::new(model(&settings, &mut environment))
+            Box::new(model(&settings, &queue, &mut environment))
         }
     };
     let options = Options {
@@ -79,7 +83,7 @@ fn own_program(words: &[&str]) -> Result<Vec<String>> {
 
 /// The protocol for a model. Its key is taken out of `environment` and of this process's own, so that no program that
 /// is started from here has it.
-fn model(settings: &Settings, environment: &mut Vec<(String, String)>) -> OpenAi {
+fn model(settings: &Settings, queue: &Queue, environment: &mut Vec<(String, String)>) -> OpenAi {
     let url = settings.url.clone().unwrap_or_default();
     let named = settings.key_env.as_deref();
     let variable = named.or_else(|| default_key_variable(&url)).map(str::to_owned);
@@ -90,8 +94,28 @@ fn model(settings: &Settings, environment: &mut Vec<(String, String)>) -> OpenAi
         unsafe { std::env::remove_var(name) };
     }
     let missing = named.filter(|_| key.is_none()).map(|name| missing_key(name).what);
-    let model = settings.model.clone().unwrap_or_default();
-    OpenAi::new(Endpoint { url, key }, model, settings.system.clone(), missing)
+    OpenAi::new(ModelOptions {
+        endpoint: Endpoint { url, key },
+        model: settings.model.clone().unwrap_or_default(),
+        system: settings.system.clone(),
+        servers: numbered(settings.tools.clone()),
+        folder: queue.path().join(WORK),
+        memory: Memory::of(queue),
+        max_turns: settings.max_turns,
+        hindrance: missing,
+    })
+}
+
+/// Servers with a name each.
+fn numbered(mut servers: Vec<crate::model::ToolServer>) -> Vec<crate::model::ToolServer> {
+    for at in 1..servers.len() {
+        let (before, rest) = servers.split_at_mut(at);
+        let name = rest[0].name.clone();
+        let is_free = |name: &String| before.iter().all(|server| server.name != *name);
+        let mut names = std::iter::once(name.clone()).chain((2..).map(|number| format!("{name}{number}")));
+        rest[0].name = names.find(is_free).unwrap_or(name);
+    }
+    servers
 }
 
 /// The server of tools for the agent of this thread.

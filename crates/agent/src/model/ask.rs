@@ -68,7 +68,8 @@ pub async fn ask(
     if matches!(response.status(), StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY) {
         let told = error_of(response, endpoint).await;
         if !told.contains("stream_options") {
-            return Err(refused(StatusCode::BAD_REQUEST, &told, endpoint, model));
+            let failed = refused(StatusCode::BAD_REQUEST, &told, endpoint, model);
+            return Err(Failed { told, ..failed });
         }
         // Some servers do not know it: then there are no numbers of tokens.
         drop(body.as_object_mut().and_then(|body| body.shift_remove("stream_options")));
@@ -81,7 +82,8 @@ pub async fn ask(
     if !status.is_success() {
         let retry_after = retry_after(response.headers());
         let told = error_of(response, endpoint).await;
-        return Err(Failed { retry_after, ..refused(status, &told, endpoint, model) });
+        let failed = refused(status, &told, endpoint, model);
+        return Err(Failed { retry_after, told, ..failed });
     }
     let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     match kind.starts_with("application/json") {
@@ -331,11 +333,11 @@ fn cause(error: &reqwest::Error) -> String {
 }
 
 fn retryable(error: String) -> Failed {
-    Failed { error, retryable: true, retry_after: None }
+    Failed { error, retryable: true, ..Failed::default() }
 }
 
 fn final_failure(error: String) -> Failed {
-    Failed { error, retryable: false, retry_after: None }
+    Failed { error, retryable: false, ..Failed::default() }
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ mod priorities;
 mod slots;
 mod stop;
 mod sub_agents;
+mod tools;
 mod usage;
 
 #[test]
