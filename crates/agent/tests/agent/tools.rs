@@ -12,9 +12,19 @@ use crate::harness::{ADA, Talk};
 
 const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tools.py");
 
-/// What `--tools` takes for the server of tools `t`, whose calls are in the file `calls` of the world.
+/// What `--tools` takes for the server of tools `t`.
 fn server(talk: &Talk) -> String {
-    format!("t=python3 {SERVER} --log {}", talk.path("calls").display())
+    format!("t=python3 {SERVER} --log {}", talk.path(&log_of(talk)).display())
+}
+
+/// The file with the calls that a conversation's server of tools was given.
+fn log_of(talk: &Talk) -> String {
+    format!("{}.calls", talk.dir().file_name().unwrap().to_str().unwrap())
+}
+
+/// These calls, as `tool text`.
+fn made(talk: &Talk) -> Vec<String> {
+    talk.lines(&log_of(talk))
 }
 
 /// A conversation with a model that does what it is told, and has tools.
@@ -149,7 +159,7 @@ fn what_goes_wrong_with_a_call_is_told_to_the_model() {
     let big = big.unwrap();
     assert!(big.len() <= 1024 * 1024 && big.ends_with("[cut: 3000000 bytes in all]"), "{}", big.len());
     assert_eq!(talk.is_settled(), Ok(()));
-    let crashes = talk.lines("calls").iter().filter(|line| line.starts_with("crash")).count();
+    let crashes = made(&talk).iter().filter(|line| line.starts_with("crash")).count();
     assert_eq!(crashes, 1, "it is not marked, so it is made once");
 }
 
@@ -180,7 +190,7 @@ fn a_tool_that_is_not_read_only_asks_as_permit_says() {
     permit(&talk, &asked[0].request_id, "allow");
     permit(&talk, &asked[1].request_id, "reject");
     assert_eq!(talk.answer(id), "a | Error: permission was denied | c");
-    assert_eq!(talk.lines("calls").len(), 2);
+    assert_eq!(made(&talk).len(), 2);
     for (how, answer) in [("allow", "a | b | c"), ("reject", "Error: permission was denied | Error: permission was denied | c")] {
         let other = talk.beside(how);
         install(&other, &models, "script", &["--permit", how]);
@@ -218,7 +228,7 @@ fn a_server_is_reached_by_its_url_too_and_one_that_is_missing_is_told() {
     let log = talk.path("requests");
     let Some(models) = Models::start(["--log", log.to_str().unwrap()]) else { return };
     let mut command = Command::new("python3");
-    command.args([SERVER, "--http", "--log", talk.path("calls").to_str().unwrap()]).stdout(Stdio::piped());
+    command.args([SERVER, "--http", "--log", talk.path(&log_of(&talk)).to_str().unwrap()]).stdout(Stdio::piped());
     let mut process = command.spawn().unwrap();
     let mut url = String::new();
     BufReader::new(process.stdout.take().unwrap()).read_line(&mut url).unwrap();
@@ -272,16 +282,16 @@ fn a_stored_result_resets_the_count_of_failures() {
     let id = talk.say(&json!([turn("a"), turn("b"), turn("c")]).to_string());
     assert_eq!(talk.answer(id), "c", "{}", talk.log());
     let failed = talk.entries().iter().filter(|(.., entry)| matches!(entry, Entry::Error { .. })).count();
-    assert_eq!((failed, talk.lines("calls")), (3, ["look a", "look b", "look c"].map(str::to_owned).to_vec()));
+    assert_eq!((failed, made(&talk)), (3, ["look a", "look b", "look c"].map(str::to_owned).to_vec()));
 }
 
 #[test]
 fn ten_thousand_calls_in_a_turn_end_no_run() {
     let Some((talk, _models)) = talk_with("script", &[]) else { return };
-    let calls: Vec<Value> = (0..10_000).map(|n| json!({ "name": "t__look", "id": format!("c{n}") })).collect();
-    let id = talk.say(&json!([{ "calls": calls }, { "say": "done" }]).to_string());
+    let calls = json!({ "calls": [call("look", json!({}))], "times": 10_000 });
+    let id = talk.say(&json!([calls, { "say": "done" }]).to_string());
     assert_eq!(talk.answer(id), "done", "{}", talk.log());
-    assert_eq!((talk.lines("calls").len(), results(&talk).len()), (128, 10_000));
+    assert_eq!((made(&talk).len(), results(&talk).len()), (128, 10_000));
     assert_eq!(talk.is_settled(), Ok(()));
 }
 
@@ -297,7 +307,7 @@ fn a_cancelled_run_stops_its_tools() {
     assert_eq!(talk.is_settled(), Ok(()));
     let next = talk.say(&script(&[&[with_text("look", "again")]]));
     assert_eq!(talk.answer(next), "again", "{}", talk.log());
-    assert!(!talk.lines("calls").contains(&"note never".to_owned()));
+    assert!(!made(&talk).contains(&"note never".to_owned()));
 }
 
 #[test]
@@ -406,7 +416,7 @@ fn check(talk: &Talk, id: i64, kill_at: Option<(usize, usize)>) {
     let context = || format!("{kill_at:?}: {:#?}\n{}", talk.entries(), talk.log());
     assert!(matches!(talk.ending(id), Entry::Answer { .. }), "{}", context());
     assert_eq!(talk.is_settled(), Ok(()), "{}", context());
-    let made = talk.lines("calls");
+    let made = made(talk);
     let begun = made.iter().fold(std::collections::BTreeMap::<&str, usize>::new(), |mut all, line| {
         *all.entry(line).or_default() += 1;
         all
