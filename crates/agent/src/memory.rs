@@ -186,7 +186,8 @@ impl Memory {
         let current = self.exchanges.get(&message)?;
         if let Some(Turn { turn, message_id, calls }) = current.turns.last() {
             let taken = u64::try_from(current.turns.len()).unwrap_or(u64::MAX);
-            let due = || calls.iter().filter(|requested| !current.results.contains_key(&requested.call.call_id));
+            let due =
+                || calls.iter().filter(|requested| !current.results.contains_key(&requested.call.call_id));
             if calls.is_empty() {
                 return Some(Step::Answer { turn: Box::new(turn.clone()), message_id: message_id.clone() });
             }

@@ -212,16 +212,16 @@ impl Memory {
 
     fn list(&self) -> Outcome {
         let notes = self.notes()?.notes;
-        let line = |(key, (text, version)): (&String, &(String, i64))| {
-            json!({ "key": key, "version": version, "bytes": text.len() })
-        };
+        let line = |(key, (text, version)): (&String, &(String, i64))| json!({ "key": key, "version": version, "bytes": text.len() });
         let listed: Vec<Value> = notes.iter().take(LISTED).map(line).collect();
         Ok(json!({ "notes": listed, "total": notes.len() }).to_string())
     }
 
     fn set(&self, key: &str, given: &Map<String, Value>, call_id: &str, launcher: &Launcher) -> Outcome {
         let value = match given.get("value") {
-            None | Some(Value::Null) => return Err("`value` is missing: give the text of the note".to_owned()),
+            None | Some(Value::Null) => {
+                return Err("`value` is missing: give the text of the note".to_owned());
+            }
             Some(Value::String(text)) => text.clone(),
             Some(other) => other.to_string(),
         };
@@ -251,7 +251,9 @@ impl Memory {
         let change = Change { key: key.to_owned(), value: None, version: Some(version) };
         match self.change(&change, call_id, launcher)? {
             (_, None) => Ok(json!({ "key": key, "deleted": true }).to_string()),
-            (_, Some(now)) => Err(format!("the note has been changed meanwhile, to version {now}: look at it again")),
+            (_, Some(now)) => {
+                Err(format!("the note has been changed meanwhile, to version {now}: look at it again"))
+            }
         }
     }
 
@@ -281,7 +283,8 @@ impl Memory {
                 Some(queue) => queue,
                 None => self.create()?,
             };
-            let known = event.idempotency_key.as_deref().map(|key| queue.id_of_key(key)).transpose()?.flatten();
+            let known =
+                event.idempotency_key.as_deref().map(|key| queue.id_of_key(key)).transpose()?.flatten();
             let id = match known {
                 Some(id) => id,
                 None => match push(&mut queue, launcher, &event) {
@@ -305,7 +308,9 @@ impl Memory {
     }
 
     fn notes(&self) -> Result<Notes, String> {
-        let read = self.open().and_then(|queue| queue.map_or(Ok(Notes::default()), |mut queue| read(&mut queue, i64::MAX)));
+        let read = self
+            .open()
+            .and_then(|queue| queue.map_or(Ok(Notes::default()), |mut queue| read(&mut queue, i64::MAX)));
         read.map_err(|e| format!("the notes cannot be read: {e}"))
     }
 
@@ -397,7 +402,9 @@ mod tests {
         let memory = world.memory("one");
         call(&memory, "c1", "memory_set", json!({ "key": "name", "value": "Ada" })).unwrap();
         let mut queue = Queue::open(world.dir.path().join(MEMORY)).unwrap();
-        let correct = |content: &str| NewEvent::new("external:cli:x:dm:me:me", "record", Some("memory".into()), content.to_owned());
+        let correct = |content: &str| {
+            NewEvent::new("external:cli:x:dm:me:me", "record", Some("memory".into()), content.to_owned())
+        };
         queue.push(&correct(r#"{"key":"name","value":"Eve"}"#).unwrap()).unwrap();
         queue.push(&correct("nonsense").unwrap()).unwrap();
         assert_eq!(call(&memory, "c2", "memory_get", json!({ "key": "name" })).unwrap()["value"], "Eve");
@@ -412,7 +419,10 @@ mod tests {
             notes.notes.insert(format!("note {id}"), ("x".repeat(100), id));
         }
         let text = notes.in_prompt();
-        assert!(text.len() <= IN_PROMPT && text.len() > IN_PROMPT - 300 && text.contains("note 199"), "{text}");
+        assert!(
+            text.len() <= IN_PROMPT && text.len() > IN_PROMPT - 300 && text.contains("note 199"),
+            "{text}"
+        );
         assert!(text.ends_with(MORE));
     }
 }

@@ -39,14 +39,14 @@ pub struct Settings {
     /// A file with a text for the model, before each conversation (openai)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "who")]
     pub system: Option<PathBuf>,
-    /// A server of tools (MCP): a command, or a URL; repeatable (openai)
+    /// Tools (MCP): a command, or a URL; repeatable (openai)
     ///
     /// A command is started without a shell, in the folder `work` of the conversation's thread, with a few variables
     /// (PATH, HOME, LANG and the like). Its tools are called SERVER__TOOL; NAME=COMMAND gives the server a name.
     #[arg(long, value_name = "COMMAND", requires = "who", value_parser = ToolServer::parse)]
     pub tools: Vec<ToolServer>,
     /// The most turns that a model may take for one message (openai)
-    #[arg(long, value_name = "N", default_value = "50", requires = "who")]
+    #[arg(long, value_name = "N", default_value = "50", requires = "who", hide_short_help = true)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub max_turns: u64,
     /// End a program that should be answering and has printed nothing for this long
@@ -56,7 +56,9 @@ pub struct Settings {
     /// The most that the program may write for one message, such as 64MiB
     #[arg(long, value_name = "SIZE", default_value = "64MiB", requires = "who", value_parser = size)]
     pub max_output: u64,
-    /// How to answer when permission is asked (acp), or must be because a tool may change something (openai)
+    /// How to answer when permission is asked (acp, openai)
+    ///
+    /// A model needs it for each call of a tool that its server does not mark as read-only (readOnlyHint).
     #[arg(long, value_enum, value_name = "HOW", default_value_t = Permit::Ask, requires = "who")]
     pub permit: Permit,
     /// Put the last N messages, at most 32 KiB, before each message on stdin (exec) [default without N: 50]
@@ -134,7 +136,8 @@ impl Settings {
         let given = given.into_iter().filter_map(|(option, value)| Some((option, value.clone()?)));
         let words = pairs.into_iter().chain(given).flat_map(|(option, value)| [option.to_owned(), value]);
         let tools = self.tools.iter().flat_map(|server| ["--tools".to_owned(), server.to_string()]);
-        let turns = (self.max_turns != MAX_TURNS).then(|| ["--max-turns".to_owned(), self.max_turns.to_string()]);
+        let turns =
+            (self.max_turns != MAX_TURNS).then(|| ["--max-turns".to_owned(), self.max_turns.to_string()]);
         let words = words.chain(tools).chain(turns.into_iter().flatten());
         let words = words.chain(self.transcript.map(|most| format!("--transcript={most}")));
         words.chain(self.mcp.then(|| "--mcp".to_owned())).collect()

@@ -196,7 +196,8 @@ impl Adapter {
         if last_begun == 0 {
             return Ok(text);
         }
-        let filter = Filter::new("source = 'self' AND subtype IN ('token', 'turn_cut', 'model')", Scope::Reading)?;
+        let filter =
+            Filter::new("source = 'self' AND subtype IN ('token', 'turn_cut', 'model')", Scope::Reading)?;
         let mut selection = Selection { after: last_begun, limit: None, filter };
         let is_its = |message_id: &Option<String>| message_id.as_ref().is_some_and(|id| is_id_of(run, id));
         while text.len() < MAX_PARTIAL
@@ -205,7 +206,9 @@ impl Adapter {
                     Entry::Token { text: piece, message_id } if is_its(&message_id) => text.push_str(&piece),
                     Entry::TurnCut { message_id } if is_its(&message_id) => text.clear(),
                     // The answer is what a later turn says.
-                    Entry::Model { turn, message_id } if turn.has_calls() && is_its(&message_id) => text.clear(),
+                    Entry::Model { turn, message_id } if turn.has_calls() && is_its(&message_id) => {
+                        text.clear()
+                    }
                     _ => {}
                 }
                 ControlFlow::Continue(())

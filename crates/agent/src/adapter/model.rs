@@ -11,8 +11,8 @@ use thread::{Event, Result};
 
 use super::Adapter;
 use super::attempt::{Asked, Attempt, Waiting, turn_id_of};
-use super::process::Running;
 use super::output::{push_call, push_status};
+use super::process::Running;
 use crate::memory::{DueCall, Memory, Stage, Step};
 use crate::model::Marks;
 use crate::protocol::{Done, OpenAi};
@@ -182,10 +182,12 @@ impl Adapter {
             return self.refuse(&call, is_begun, why);
         }
         match (stage, marks) {
-            (Stage::Begun { times }, marks) => match marks.is_some_and(Marks::may_repeat) && times < MOST_TIMES {
-                true => self.make(&call),
-                false => self.refuse(&call, true, INTERRUPTED.to_owned()),
-            },
+            (Stage::Begun { times }, marks) => {
+                match marks.is_some_and(Marks::may_repeat) && times < MOST_TIMES {
+                    true => self.make(&call),
+                    false => self.refuse(&call, true, INTERRUPTED.to_owned()),
+                }
+            }
             (_, None) => {
                 let name: String = call.name.chars().take(100).collect();
                 self.refuse(&call, false, format!("there is no tool '{name}'"));
@@ -262,11 +264,17 @@ impl Adapter {
     /// Makes a call that is stored now.
     pub(super) fn call_stored(&mut self, call_id: &str) {
         let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.ending.is_none()) else { return };
-        let Some(waiting) = attempt.waiting.get_mut(call_id).filter(|waiting| !waiting.is_made) else { return };
+        let Some(waiting) = attempt.waiting.get_mut(call_id).filter(|waiting| !waiting.is_made) else {
+            return;
+        };
+        let Some(model) = self.options.protocol.model() else { return };
+        if !model.knows_tools() {
+            // The process has just ended: what becomes of the call is decided once there is another one.
+            return;
+        }
         waiting.is_made = true;
         let call = waiting.call.clone();
         let limit = self.options.settings.quiet;
-        let Some(model) = self.options.protocol.model() else { return };
         if !model.is_memorys(&call.name) {
             return self.order(|model, out| model.call(&call, limit, out));
         }
@@ -294,7 +302,9 @@ impl Adapter {
         let is_open = |attempt: &&mut Attempt| {
             attempt.done.is_none() && attempt.ending.is_none() && attempt.restarts < MOST_RESTARTS
         };
-        let Some(attempt) = self.attempt.as_mut().filter(|_| has_exited).filter(is_open) else { return Ok(false) };
+        let Some(attempt) = self.attempt.as_mut().filter(|_| has_exited).filter(is_open) else {
+            return Ok(false);
+        };
         if self.options.protocol.model().is_none() {
             return Ok(false);
         }
@@ -317,6 +327,7 @@ impl Adapter {
 }
 
 fn choices() -> Vec<Choice> {
-    let choice = |id: &str, name: &str, kind: &str| Choice { id: id.into(), name: name.into(), kind: kind.into() };
+    let choice =
+        |id: &str, name: &str, kind: &str| Choice { id: id.into(), name: name.into(), kind: kind.into() };
     vec![choice(ALLOW, "Allow", "allow_once"), choice(REJECT, "Reject", "reject_once")]
 }

@@ -35,9 +35,10 @@ pub fn requested(event_id: i64, turn: &ModelTurn) -> Vec<Requested> {
         let id = given.unwrap_or(&call_id).to_owned();
         let name = call["function"]["name"].as_str().unwrap_or_default();
         let (arguments, hindrance) = match arguments(&call["function"]["arguments"]) {
-            _ if at >= MOST => {
-                (Value::Null, Some(format!("only the first {MOST} calls of a turn are made, and this is not one")))
-            }
+            _ if at >= MOST => (
+                Value::Null,
+                Some(format!("only the first {MOST} calls of a turn are made, and this is not one")),
+            ),
             Ok(arguments) => (Value::Object(arguments), None),
             Err(why) => (Value::Null, Some(why)),
         };
@@ -79,7 +80,9 @@ pub fn prompt_of(turn: &ModelTurn, calls: &[Requested], results: &BTreeMap<Strin
         message.insert("content".to_owned(), "".into());
     }
     match message.get_mut("tool_calls").and_then(Value::as_array_mut) {
-        Some(sent) if !calls.is_empty() => sent.iter_mut().zip(calls).for_each(|(sent, call)| complete(sent, call)),
+        Some(sent) if !calls.is_empty() => {
+            sent.iter_mut().zip(calls).for_each(|(sent, call)| complete(sent, call))
+        }
         _ => drop(message.shift_remove("tool_calls")),
     }
     let result = |requested: &Requested| {

@@ -109,7 +109,8 @@ fn another_agents_answers_and_runs_without_one_have_their_place() {
 fn a_turn_without_text_has_some_in_a_prompt() {
     let message = json!({ "role": "assistant", "content": null, "reasoning": "hm" });
     let turn = ModelTurn { message: message.as_object().unwrap().clone(), ..ModelTurn::default() };
-    let events = [ask("a"), run(1, 1).started(), run(1, 1).model("m", &turn), run(1, 1).failed("no", ""), ask("b")];
+    let events =
+        [ask("a"), run(1, 1).started(), run(1, 1).model("m", &turn), run(1, 1).failed("no", ""), ask("b")];
     let Some(Step::Ask { messages, .. }) = memory(&events).next(5, MOST) else { panic!() };
     assert_eq!(messages[1], json!({ "role": "assistant", "content": "", "reasoning": "hm" }));
 }
@@ -180,7 +181,8 @@ fn only_so_many_calls_of_a_turn_are_made() {
 #[test]
 fn a_call_has_come_as_far_as_the_thread_says() {
     let asks = |attempt: u64| {
-        let choices = vec![thread_conversation::Choice { id: "allow".into(), name: "A".into(), kind: String::new() }];
+        let choices =
+            vec![thread_conversation::Choice { id: "allow".into(), name: "A".into(), kind: String::new() }];
         run(1, attempt).permission(&thread_conversation::Permission {
             request_id: format!("p{attempt}"),
             title: "t".into(),
@@ -204,7 +206,8 @@ fn a_call_has_come_as_far_as_the_thread_says() {
         run(1, 1).tool_result(&result("call_3_1", Err("no"))),
     ];
     let stage = |upto: usize| due(memory(&events[..upto]).next(1, MOST))[0].stage.clone();
-    let asked = |choice: Option<&str>| Stage::Asked { request_id: "p1".into(), choice: choice.map(str::to_owned) };
+    let asked =
+        |choice: Option<&str>| Stage::Asked { request_id: "p1".into(), choice: choice.map(str::to_owned) };
     assert_eq!((stage(3), stage(4), stage(5)), (Stage::New, asked(None), asked(None)));
     assert_eq!((stage(6), stage(7)), (asked(Some("allow")), Stage::Begun { times: 1 }));
     assert_eq!(stage(8), Stage::Begun { times: 2 });
@@ -394,8 +397,13 @@ fn taken() -> impl Strategy<Value = Taken> {
     (1..4usize).prop_flat_map(|calls| {
         let order = Just((0..calls).collect::<Vec<_>>()).prop_shuffle();
         let made = prop::collection::vec(0..3u64, calls);
-        (made, order, any::<bool>(), any::<bool>())
-            .prop_map(move |(made, order, cut, failed)| Taken { calls, made, order, cut, failed })
+        (made, order, any::<bool>(), any::<bool>()).prop_map(move |(made, order, cut, failed)| Taken {
+            calls,
+            made,
+            order,
+            cut,
+            failed,
+        })
     })
 }
 

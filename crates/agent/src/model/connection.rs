@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rmcp::model::{
-    CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, ContentBlock, Implementation, JsonObject,
-    PaginatedRequestParams, ResourceContents, Tool,
+    CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, ContentBlock, Implementation,
+    JsonObject, PaginatedRequestParams, ResourceContents, Tool,
 };
 use rmcp::service::{NotificationContext, Peer, RunningService};
 use rmcp::transport::StreamableHttpClientTransport;
@@ -39,8 +39,24 @@ const KEPT: usize = MAX_RESULT - 64;
 /// The variables that a server of tools gets: no key is among them. Those of the programs say to whom it belongs, so
 /// that it is found when its session is stopped.
 const VARIABLES: [&str; 19] = [
-    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ", "XDG_CACHE_HOME",
-    "XDG_CONFIG_HOME", "XDG_DATA_HOME", "THREAD_DIR", "THREAD_CONSUMER", "THREAD_RUN_ID", "THREAD_AGENT",
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "TERM",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "TMPDIR",
+    "TZ",
+    "XDG_CACHE_HOME",
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
+    "THREAD_DIR",
+    "THREAD_CONSUMER",
+    "THREAD_RUN_ID",
+    "THREAD_AGENT",
     "THREAD_NOTIFIER",
 ];
 
@@ -110,7 +126,8 @@ impl Connection {
         let (service, process) = match &server.at {
             At::Command(words) => {
                 let mut process = start(words, cwd)?;
-                let (Some(input), Some(output)) = (process.child.stdin.take(), process.child.stdout.take()) else {
+                let (Some(input), Some(output)) = (process.child.stdin.take(), process.child.stdout.take())
+                else {
                     return Err("it has no stdin and stdout".to_owned());
                 };
                 let transport = AsyncRwTransport::new_client(ShortLines::new(output), input);
@@ -208,8 +225,12 @@ fn outcome(result: CallToolResult) -> Result<String, String> {
         }
         match block {
             ContentBlock::Text(part) => text.push_str(&part.text),
-            ContentBlock::Image(part) => text.push_str(&format!("[an image that is not shown: {}]", part.mime_type)),
-            ContentBlock::Audio(part) => text.push_str(&format!("[a sound that is not shown: {}]", part.mime_type)),
+            ContentBlock::Image(part) => {
+                text.push_str(&format!("[an image that is not shown: {}]", part.mime_type))
+            }
+            ContentBlock::Audio(part) => {
+                text.push_str(&format!("[a sound that is not shown: {}]", part.mime_type))
+            }
             ContentBlock::Resource(part) => match &part.resource {
                 ResourceContents::TextResourceContents { text: part, .. } => text.push_str(part),
                 ResourceContents::BlobResourceContents { uri, .. } => {

@@ -63,11 +63,8 @@ impl<R> ShortLines<R> {
     }
 
     fn finish(&mut self) {
-        let (line, end, length) = (
-            std::mem::take(&mut self.line),
-            std::mem::take(&mut self.end),
-            std::mem::take(&mut self.length),
-        );
+        let (line, end, length) =
+            (std::mem::take(&mut self.line), std::mem::take(&mut self.end), std::mem::take(&mut self.length));
         let line = if length > LONGEST { shortened(&line, &end, length) } else { line };
         self.ready.extend(line);
         self.ready.push(b'\n');
@@ -100,7 +97,9 @@ impl<R: AsyncRead + Unpin> AsyncRead for ShortLines<R> {
 
 /// A result in place of a line that is too long; an empty line if it is no response.
 fn shortened(beginning: &[u8], end: &[u8], length: usize) -> Vec<u8> {
-    let Some(id) = id_in(&beginning[..beginning.len().min(END)]).or_else(|| id_in(end)) else { return Vec::new() };
+    let Some(id) = id_in(&beginning[..beginning.len().min(END)]).or_else(|| id_in(end)) else {
+        return Vec::new();
+    };
     let text = match text_in(beginning) {
         Some(text) => format!("{text}\n[cut: the whole result has {length} bytes]"),
         None => format!("[the result has {length} bytes, which is too much]"),
@@ -120,7 +119,8 @@ fn id_in(text: &[u8]) -> Option<u64> {
 /// The beginning of the first text in a result.
 fn text_in(beginning: &[u8]) -> Option<String> {
     const KEY: &[u8] = b"\"text\"";
-    let find = |from: usize| beginning[from..].windows(KEY.len()).position(|bytes| bytes == KEY).map(|at| from + at);
+    let find =
+        |from: usize| beginning[from..].windows(KEY.len()).position(|bytes| bytes == KEY).map(|at| from + at);
     let mut from = 0;
     // The first may be the value of `type`.
     while let Some(at) = find(from) {
@@ -154,8 +154,12 @@ mod tests {
     #[test]
     fn a_line_that_is_too_long_becomes_a_result_that_is_cut() {
         let long = "é\\n\\ud83d\\ude00".repeat(1_000_000);
-        let first = format!(r#"{{"jsonrpc":"2.0","id":7,"result":{{"content":[{{"type":"text","text":"{long}"}}]}}}}"#);
-        let last = format!(r#"{{"result":{{"content":[{{"type": "text", "text": "{long}"}}]}},"jsonrpc":"2.0","id":8}}"#);
+        let first = format!(
+            r#"{{"jsonrpc":"2.0","id":7,"result":{{"content":[{{"type":"text","text":"{long}"}}]}}}}"#
+        );
+        let last = format!(
+            r#"{{"result":{{"content":[{{"type": "text", "text": "{long}"}}]}},"jsonrpc":"2.0","id":8}}"#
+        );
         let other = format!(r#"{{"jsonrpc":"2.0","method":"x","params":"{long}"}}"#);
         let lines = [first.as_str(), &other, r#"{"n":1}"#, &last, r#"{"n":2}"#, ""].join("\n");
         let read = read(lines.as_bytes());
@@ -165,7 +169,11 @@ mod tests {
             assert_eq!(message["id"], id);
             let text = message["result"]["content"][0]["text"].as_str().unwrap();
             assert!(text.starts_with("é\n😀é"), "{}", &text[..20]);
-            assert!(text.ends_with(" bytes]") && text.len() > 500_000 && text.len() < BEGINNING, "{}", text.len());
+            assert!(
+                text.ends_with(" bytes]") && text.len() > 500_000 && text.len() < BEGINNING,
+                "{}",
+                text.len()
+            );
         }
     }
 

@@ -97,7 +97,9 @@ async fn follow(id: u64, what: What, tools: Rc<Mutex<Tools>>) -> std::io::Result
                 Ok(callee) => match callee.call(arguments.clone(), limit).await {
                     Some(outcome) => outcome,
                     None if again => call_again(&name, arguments, limit, &tools).await,
-                    None => Err("the server of this tool has ended; the call may have taken effect".to_owned()),
+                    None => {
+                        Err("the server of this tool has ended; the call may have taken effect".to_owned())
+                    }
                 },
             };
             write(id, Heard::Returned(outcome))

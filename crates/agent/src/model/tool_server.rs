@@ -56,9 +56,11 @@ impl ToolServer {
                 let words = shlex::split(place).ok_or("a quote is not closed")?;
                 let program = words.first().ok_or("it names no command")?;
                 if program.contains('=') {
-                    return Err("it is started without a shell, so no variables can be set here; write a script \
+                    return Err(
+                        "it is started without a shell, so no variables can be set here; write a script \
                                 that sets them, or begin with `env`"
-                        .to_owned());
+                            .to_owned(),
+                    );
                 }
                 let derived = derived(&words);
                 (At::Command(words), derived)
@@ -94,7 +96,8 @@ fn derived(words: &[String]) -> String {
     let names = words.iter().filter(|word| !word.starts_with('-')).map(base);
     let mut names = names.map(|name| name.split('@').next().unwrap_or_default().to_owned());
     let name = names.find(|name| !name.is_empty() && !STARTERS.contains(&&**name)).unwrap_or_default();
-    let name = [".py", ".mjs", ".js", ".ts", ".sh"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
+    let name =
+        [".py", ".mjs", ".js", ".ts", ".sh"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
     let name = plain(name);
     let begins = ["mcp-server-", "mcp_server_", "server-", "mcp-", "mcp_"];
     let name = begins.iter().find_map(|start| name.strip_prefix(start)).unwrap_or(&name);
@@ -146,9 +149,16 @@ mod tests {
 
     #[test]
     fn secrets_and_nonsense_are_refused() {
-        for bad in
-            ["", "  ", "a=", "sh -c 'x", "TOKEN=x npx y", "http://", "https://me:pw@h/mcp", "https://h/mcp?key=x"]
-        {
+        for bad in [
+            "",
+            "  ",
+            "a=",
+            "sh -c 'x",
+            "TOKEN=x npx y",
+            "http://",
+            "https://me:pw@h/mcp",
+            "https://h/mcp?key=x",
+        ] {
             assert!(ToolServer::parse(bad).is_err(), "{bad}");
         }
     }

@@ -123,7 +123,8 @@ impl Tools {
         if !connection.as_ref().is_some_and(Connection::is_open) {
             *connection = None;
             let opened = Connection::open(server, &self.cwd).await;
-            *connection = Some(opened.map_err(|why| format!("the server of this tool cannot be used: {why}"))?);
+            *connection =
+                Some(opened.map_err(|why| format!("the server of this tool cannot be used: {why}"))?);
             self.name_all();
         }
         let (at, tool) = self.known.get(name).ok_or_else(unknown)?;

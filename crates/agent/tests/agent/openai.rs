@@ -231,7 +231,8 @@ fn a_model_without_servers_of_tools_is_offered_those_for_notes() {
     let id = talk.say("hello");
     assert_eq!(talk.answer(id), "it says Error: `key` must be a text of 1 to 256 bytes on one line");
     let request = requests(&talk).remove(0);
-    let names: Vec<_> = request["tools"].as_array().unwrap().iter().map(|tool| &tool["function"]["name"]).collect();
+    let names: Vec<_> =
+        request["tools"].as_array().unwrap().iter().map(|tool| &tool["function"]["name"]).collect();
     assert_eq!(names, ["memory_get", "memory_set", "memory_list", "memory_delete"]);
 }
 

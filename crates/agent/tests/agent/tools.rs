@@ -38,8 +38,18 @@ fn talk_with(model: &str, more: &[&str]) -> Option<(Talk, Models)> {
 
 fn install(talk: &Talk, models: &Models, model: &str, more: &[&str]) {
     let server = server(talk);
-    let options =
-        ["agent", "install", "--protocol", "openai", "--url", &models.url, "--model", model, "--tools", &server];
+    let options = [
+        "agent",
+        "install",
+        "--protocol",
+        "openai",
+        "--url",
+        &models.url,
+        "--model",
+        model,
+        "--tools",
+        &server,
+    ];
     talk.thread(&[&options[..], more].concat()).ok();
 }
 
@@ -63,22 +73,29 @@ fn requests(talk: &Talk) -> Vec<Value> {
 
 fn calls(talk: &Talk) -> Vec<ToolCall> {
     let entries = talk.entries().into_iter();
-    entries.filter_map(|(.., entry)| if let Entry::ToolCall(call) = entry { Some(call) } else { None }).collect()
+    entries
+        .filter_map(|(.., entry)| if let Entry::ToolCall(call) = entry { Some(call) } else { None })
+        .collect()
 }
 
 fn results(talk: &Talk) -> Vec<ToolResult> {
     let entries = talk.entries().into_iter();
-    entries.filter_map(|(.., entry)| if let Entry::ToolResult(result) = entry { Some(result) } else { None }).collect()
+    entries
+        .filter_map(|(.., entry)| if let Entry::ToolResult(result) = entry { Some(result) } else { None })
+        .collect()
 }
 
 fn permissions(talk: &Talk) -> Vec<Permission> {
     let entries = talk.entries().into_iter();
-    entries.filter_map(|(.., entry)| if let Entry::Permission(asked) = entry { Some(asked) } else { None }).collect()
+    entries
+        .filter_map(|(.., entry)| if let Entry::Permission(asked) = entry { Some(asked) } else { None })
+        .collect()
 }
 
 fn permit(talk: &Talk, request_id: &str, choice: &str) {
     let answer = json!({ "request_id": request_id, "choice": choice }).to_string();
-    let words = ["push", "--source", ADA, "--type", "record", "--subtype", "permission_answer", "--content", &answer];
+    let words =
+        ["push", "--source", ADA, "--type", "record", "--subtype", "permission_answer", "--content", &answer];
     talk.thread(&words).ok();
 }
 
@@ -92,24 +109,41 @@ fn error_of(talk: &Talk, of: i64) -> String {
 #[test]
 fn a_model_uses_tools_and_each_step_is_stored_before_the_next() {
     let Some((talk, _models)) = talk_with("script", &[]) else { return };
-    let id = talk.say(&script(&[&[with_text("look", "a"), with_text("look", "b")], &[with_text("look", "c")]]));
+    let id =
+        talk.say(&script(&[&[with_text("look", "a"), with_text("look", "b")], &[with_text("look", "c")]]));
     assert_eq!(talk.answer(id), "c", "{}", talk.log());
     assert_eq!(talk.is_settled(), Ok(()));
     let kind = |event: thread::Event| {
         let record = Record::of(event);
         record.event.subtype.clone().unwrap_or_else(|| record.event.kind.clone())
     };
-    let mut kinds: Vec<String> = talk.events().into_iter().map(kind).filter(|kind| kind != "status").collect();
+    let mut kinds: Vec<String> =
+        talk.events().into_iter().map(kind).filter(|kind| kind != "status").collect();
     kinds.dedup();
-    let expected =
-        ["message", "run", "model", "toolcall", "toolresult", "model", "toolcall", "toolresult", "token", "model", "message"];
+    let expected = [
+        "message",
+        "run",
+        "model",
+        "toolcall",
+        "toolresult",
+        "model",
+        "toolcall",
+        "toolresult",
+        "token",
+        "model",
+        "message",
+    ];
     assert_eq!(kinds, expected);
     let names: Vec<String> = calls(&talk).into_iter().map(|call| call.name).collect();
     assert_eq!(names, ["t__look"; 3]);
     let requests = requests(&talk);
     assert_eq!(requests.len(), 3);
-    let names: Vec<&str> =
-        requests[0]["tools"].as_array().unwrap().iter().map(|tool| tool["function"]["name"].as_str().unwrap()).collect();
+    let names: Vec<&str> = requests[0]["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tool| tool["function"]["name"].as_str().unwrap())
+        .collect();
     assert!(names.contains(&"t__look") && names.contains(&"memory_set"), "{names:?}");
     let messages = requests[2]["messages"].as_array().unwrap();
     let roles: Vec<&str> = messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
@@ -155,7 +189,8 @@ fn what_goes_wrong_with_a_call_is_told_to_the_model() {
     ] {
         assert!(has(text), "{text}: {errors:?}");
     }
-    let big = outcomes.iter().filter_map(|outcome| outcome.as_ref().ok()?.as_str()).find(|text| text.len() > 100);
+    let big =
+        outcomes.iter().filter_map(|outcome| outcome.as_ref().ok()?.as_str()).find(|text| text.len() > 100);
     let big = big.unwrap();
     assert!(big.len() <= 1024 * 1024 && big.ends_with("[cut: 3000000 bytes in all]"), "{}", big.len());
     assert_eq!(talk.is_settled(), Ok(()));
@@ -191,7 +226,10 @@ fn a_tool_that_is_not_read_only_asks_as_permit_says() {
     permit(&talk, &asked[1].request_id, "reject");
     assert_eq!(talk.answer(id), "a | Error: permission was denied | c");
     assert_eq!(made(&talk).len(), 2);
-    for (how, answer) in [("allow", "a | b | c"), ("reject", "Error: permission was denied | Error: permission was denied | c")] {
+    for (how, answer) in [
+        ("allow", "a | b | c"),
+        ("reject", "Error: permission was denied | Error: permission was denied | c"),
+    ] {
         let other = talk.beside(how);
         install(&other, &models, "script", &["--permit", how]);
         let id = other.say(&message);
@@ -209,7 +247,8 @@ fn a_server_has_a_folder_and_few_variables_and_ends_with_the_model() {
     install(&talk, &models, "script", &["--idle", "1s", "--key-env", "MY_KEY", "--env-file", &file]);
     let words = ["push", "--source", ADA, "--type", "message", "--content"];
     let message = script(&[&[call("about", json!({}))]]);
-    let push = talk.thread(&[&words[..], &[&message]].concat()).env("SOME_SECRET", KEY).env("THREAD_TOKEN", KEY);
+    let push =
+        talk.thread(&[&words[..], &[&message]].concat()).env("SOME_SECRET", KEY).env("THREAD_TOKEN", KEY);
     let id = push.ok().trim().parse().unwrap();
     let answer = talk.answer(id);
     assert!(!answer.contains(KEY), "{answer}");
@@ -228,14 +267,28 @@ fn a_server_is_reached_by_its_url_too_and_one_that_is_missing_is_told() {
     let log = talk.path("requests");
     let Some(models) = Models::start(["--log", log.to_str().unwrap()]) else { return };
     let mut command = Command::new("python3");
-    command.args([SERVER, "--http", "--log", talk.path(&log_of(&talk)).to_str().unwrap()]).stdout(Stdio::piped());
+    command
+        .args([SERVER, "--http", "--log", talk.path(&log_of(&talk)).to_str().unwrap()])
+        .stdout(Stdio::piped());
     let mut process = command.spawn().unwrap();
     let mut url = String::new();
     BufReader::new(process.stdout.take().unwrap()).read_line(&mut url).unwrap();
     let far = format!("t={}", url.trim());
     let options = [
-        "agent", "install", "--protocol", "openai", "--url", &models.url, "--model", "script", "--tools", &far,
-        "--tools", "gone=/no/such/program", "--tools", "http://127.0.0.1:9/mcp",
+        "agent",
+        "install",
+        "--protocol",
+        "openai",
+        "--url",
+        &models.url,
+        "--model",
+        "script",
+        "--tools",
+        &far,
+        "--tools",
+        "gone=/no/such/program",
+        "--tools",
+        "http://127.0.0.1:9/mcp",
     ];
     talk.thread(&options).ok();
     let id = talk.say(&script(&[&[with_text("look", "far"), json!({ "name": "gone__x" })]]));
@@ -248,7 +301,10 @@ fn a_server_is_reached_by_its_url_too_and_one_that_is_missing_is_told() {
         .into_iter()
         .filter_map(|(.., entry)| if let Entry::Thinking { text, .. } = entry { Some(text) } else { None })
         .collect();
-    assert!(said.contains("there are no tools of 'gone=/no/such/program': '/no/such/program' cannot be run"), "{said}");
+    assert!(
+        said.contains("there are no tools of 'gone=/no/such/program': '/no/such/program' cannot be run"),
+        "{said}"
+    );
     assert!(said.contains("there are no tools of 'http://127.0.0.1:9/mcp'"), "{said}");
 }
 
@@ -318,7 +374,8 @@ fn notes_are_kept_for_all_conversations_of_a_folder() {
     assert_eq!(talk.answer(id), r#"{"key":"name","version":1}"#, "{}", talk.log());
     let other = talk.beside("other");
     install(&other, &models, "script", &[]);
-    let id = other.say(&json!([{ "calls": [{ "name": "memory_get", "arguments": { "key": "name" } }] }]).to_string());
+    let id = other
+        .say(&json!([{ "calls": [{ "name": "memory_get", "arguments": { "key": "name" } }] }]).to_string());
     assert_eq!(other.answer(id), r#"{"key":"name","value":"Ada","version":1}"#);
     let system = requests(&talk).pop().unwrap()["messages"][0].clone();
     assert_eq!(system["role"], "system");
@@ -357,7 +414,14 @@ fn a_kill_at_any_event_makes_no_call_twice() {
         vec![named("note", 6)],
         vec![slow(7), slow(8), named("look", 9), named("note", 10), named("put", 11), named("look", 12)],
         vec![named("put", 13), slow(14)],
-        vec![named("look", 15), named("look", 16), named("note", 17), slow(18), named("put", 19), named("fail", 20)],
+        vec![
+            named("look", 15),
+            named("look", 16),
+            named("note", 17),
+            slow(18),
+            named("put", 19),
+            named("fail", 20),
+        ],
     ];
     let message = script(&turns.iter().map(Vec::as_slice).collect::<Vec<_>>());
     let Some((first, models)) = talk_with("script", &["--attempts", "1"]) else { return };
@@ -395,7 +459,7 @@ fn a_kill_at_any_event_makes_no_call_twice() {
     run(&first, None);
     let events = first.events().len();
     assert_eq!((calls(&first).len(), results(&first).len()), (20, 20), "{}", first.log());
-    let long = std::env::var_os("THREAD_TEST_LONG").is_some();
+    let long = thread_testkit::long();
     // Every event in the long form; the short one takes a sample that differs in what is killed.
     let step = if long { 1 } else { 9 };
     for (n, at) in (2..events).step_by(step).enumerate() {
@@ -432,7 +496,11 @@ fn check(talk: &Talk, id: i64, kill_at: Option<(usize, usize)>) {
         match &result.outcome {
             Ok(answer) => {
                 assert_eq!(answer, text, "{}", context());
-                assert!(times == 1 || may_repeat && times <= 3, "{text} was made {times} times: {}", context());
+                assert!(
+                    times == 1 || may_repeat && times <= 3,
+                    "{text} was made {times} times: {}",
+                    context()
+                );
             }
             Err(error) if tool == "fail" => assert_eq!(error, text),
             Err(error) => {
