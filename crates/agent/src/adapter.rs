@@ -258,7 +258,7 @@ impl Adapter {
                 self.cleared = id;
                 self.session = None;
             }
-            Entry::Model { .. } if self.is_own(record) => self.go_on()?,
+            Entry::Model { .. } | Entry::Summary { .. } if self.is_own(record) => self.go_on()?,
             Entry::PermissionAnswer(PermissionAnswer { request_id, choice }) => {
                 self.permission_answered(request_id, choice);
             }

@@ -4,12 +4,15 @@
 //! of finished turns, of results of calls and of answers, so a turn that was cut off leaves nothing behind.
 
 mod calls;
+mod summary;
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
 use self::calls::{Requested, prompt_of, requested};
+pub use self::summary::Limits;
+use self::summary::{Unit, covered, with_summary};
 use crate::attachments;
 use thread_conversation::{Entry, Message, ModelTurn, Record, ToolCall, text_of};
 
@@ -22,6 +25,8 @@ const NO_ANSWER: &str = "(no answer)";
 pub enum Step {
     /// Ask the model for its next turn, with these messages. It is the attempt's turn of that number, counted from 1.
     Ask { messages: Vec<Value>, number: u64 },
+    /// Ask the model for a summary of what was said up to this event, with these messages: the prompt is too long.
+    Summarise { messages: Vec<Value>, upto: i64 },
     /// See to these calls of the last turn, which have no result yet.
     Call(Vec<DueCall>),
     /// Answer with this turn.
@@ -60,6 +65,8 @@ pub struct Memory {
     exchanges: BTreeMap<i64, Exchange>,
     /// The message whose attempt began last, with the id of its run.
     begun: Option<(i64, Option<String>)>,
+    /// The last event that the newest summary covers, and its text.
+    summary: Option<(i64, String)>,
     /// The answers to requests for permission, by the ids of the requests: the first of each that is one of its
     /// choices.
     permitted: BTreeMap<String, String>,
@@ -90,6 +97,8 @@ struct Turn {
     /// The id that it was streamed under.
     message_id: Option<String>,
     calls: Vec<Requested>,
+    /// The last event that belongs to it: the last result of a call, once all have one.
+    end: i64,
 }
 
 #[derive(Debug, Clone)]
@@ -119,7 +128,7 @@ impl Memory {
             Entry::Model { turn, message_id } => {
                 if let Some(exchange) = self.exchange_of(record) {
                     let (turn, message_id, calls) = (turn.clone(), message_id.clone(), requested(id, turn));
-                    exchange.turns.push(Turn { turn, message_id, calls });
+                    exchange.turns.push(Turn { turn, message_id, calls, end: id });
                     exchange.tried += 1;
                 }
             }
@@ -131,6 +140,9 @@ impl Memory {
             Entry::ToolResult(result) => {
                 if let Some(exchange) = self.exchange_of(record) {
                     exchange.results.entry(result.call_id.clone()).or_insert_with(|| calls::text(result));
+                    if let Some(turn) = exchange.turns.last_mut() {
+                        turn.end = id;
+                    }
                 }
             }
             Entry::Permission(asked) => {
@@ -153,7 +165,12 @@ impl Memory {
                     exchange.tried += 1;
                 }
             }
-            Entry::Clear => self.cleared = id,
+            Entry::Summary { text, upto } => {
+                if self.summary.as_ref().is_none_or(|(before, _)| before < upto) {
+                    self.summary = Some((*upto, text.clone()));
+                }
+            }
+            Entry::Clear => (self.cleared, self.summary) = (id, None),
             // Messages that were copied without an answer get none here either.
             Entry::Forked(_) => {
                 for (at, exchange) in &mut self.exchanges {
@@ -181,17 +198,17 @@ impl Memory {
         (*run_id == record.run_id).then(|| self.exchanges.get_mut(of)).flatten()
     }
 
-    /// What the run of this message, which may take so many turns, does next; `None` if there is no such message.
-    pub fn next(&self, message: i64, most: u64) -> Option<Step> {
+    /// What the run of this message does next; `None` if there is no such message.
+    pub fn next(&self, message: i64, limits: Limits) -> Option<Step> {
         let current = self.exchanges.get(&message)?;
-        if let Some(Turn { turn, message_id, calls }) = current.turns.last() {
+        if let Some(Turn { turn, message_id, calls, .. }) = current.turns.last() {
             let taken = u64::try_from(current.turns.len()).unwrap_or(u64::MAX);
             let due =
                 || calls.iter().filter(|requested| !current.results.contains_key(&requested.call.call_id));
             if calls.is_empty() {
                 return Some(Step::Answer { turn: Box::new(turn.clone()), message_id: message_id.clone() });
             }
-            if taken >= most {
+            if taken >= limits.turns {
                 return Some(Step::GiveUp(taken));
             }
             if due().next().is_some() {
@@ -211,14 +228,23 @@ impl Memory {
             .collect();
         // In the order in which they were answered.
         past.sort_by_key(|(ended, _)| *ended);
-        let mut messages = Vec::new();
-        for (_, exchange) in past {
-            messages.push(user(&exchange.said));
-            messages.extend(exchange.answer());
+        let upto = self.summary.as_ref().map_or(0, |(upto, _)| *upto);
+        let past = past.into_iter().map(|(end, exchange)| {
+            let messages = [user(&exchange.said)].into_iter().chain(exchange.answer()).collect();
+            Unit { end, messages }
+        });
+        let turns =
+            current.turns.iter().map(|turn| Unit { end: turn.end, messages: current.prompt_of(turn) });
+        let [past, turns]: [Vec<Unit>; 2] = [past.collect(), turns.collect()];
+        let [past, turns] =
+            [past, turns].map(|units| units.into_iter().filter(|unit| unit.end > upto).collect::<Vec<_>>());
+        let summary = self.summary.as_ref().map(|(_, text)| text.as_str());
+        if let Some((upto, messages)) = covered(&past, &turns, &current.said, summary, limits) {
+            return Some(Step::Summarise { messages, upto });
         }
-        messages.push(user(&current.said));
-        messages.extend(current.turns_so_far());
-        Some(Step::Ask { messages, number: current.tried + 1 })
+        let said = |units: Vec<Unit>| units.into_iter().flat_map(|unit| unit.messages);
+        let messages = said(past).chain([user(&current.said)]).chain(said(turns)).collect();
+        Some(Step::Ask { messages: with_summary(messages, summary), number: current.tried + 1 })
     }
 
     fn stage(&self, exchange: &Exchange, call_id: &str) -> Stage {
@@ -262,7 +288,11 @@ impl Exchange {
 
     /// The turns as the model sent them, with the results of their calls.
     fn turns_so_far(&self) -> Vec<Value> {
-        self.turns.iter().flat_map(|Turn { turn, calls, .. }| prompt_of(turn, calls, &self.results)).collect()
+        self.turns.iter().flat_map(|turn| self.prompt_of(turn)).collect()
+    }
+
+    fn prompt_of(&self, turn: &Turn) -> Vec<Value> {
+        prompt_of(&turn.turn, &turn.calls, &self.results)
     }
 }
 

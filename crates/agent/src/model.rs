@@ -24,7 +24,7 @@ use serde_json::{Map, Value};
 use thread_conversation::ModelTurn;
 
 pub use check::{Check, check};
-pub use endpoint::{Endpoint, default_key_variable, parse_url};
+pub use endpoint::{Endpoint, default_context, default_key_variable, parse_url};
 pub use serve::{digest_of, serve};
 pub use tool_server::{At, ToolServer};
 pub use tools::function;
@@ -45,8 +45,8 @@ pub struct Order {
 pub enum What {
     /// Connect to these servers of tools, which are started in `cwd` if they are commands. They stay connected.
     Connect { servers: Vec<ToolServer>, cwd: PathBuf },
-    /// Ask the model for a turn. It is given these tools besides those of the servers.
-    Ask { endpoint: Endpoint, model: String, messages: Vec<Value>, tools: Vec<Value> },
+    /// Ask the model for a turn. It is given these tools, and those of the servers if it `has_servers`.
+    Ask { endpoint: Endpoint, model: String, messages: Vec<Value>, tools: Vec<Value>, has_servers: bool },
     /// Call a tool of a server. `again`: if it is not known whether a call was made, it may be made again.
     Call { name: String, arguments: Map<String, Value>, limit: Duration, again: bool },
     /// Stop everything.
@@ -60,6 +60,8 @@ pub struct Marks {
     pub is_read_only: bool,
     /// Calling it again with the same arguments changes nothing more.
     pub is_idempotent: bool,
+    /// How long its description is, in bytes.
+    pub size: usize,
 }
 
 impl Marks {
@@ -105,6 +107,8 @@ pub struct Failed {
     pub retry_after: Option<u64>,
     /// What the server says, if it has refused the request.
     pub told: String,
+    /// The prompt is longer than so many tokens, which is all that the model can read; 0 if it does not say how many.
+    pub context: Option<u64>,
 }
 
 impl Failed {

@@ -112,6 +112,9 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// How long what a prompt has of it is, with the tools, in bytes.
+    pub const SIZE: usize = 6 * 1024;
+
     /// The memory that an agent of this thread has; `None` if the thread is a memory itself.
     pub fn of(queue: &Queue) -> Option<Memory> {
         let own = queue.location();
@@ -140,7 +143,7 @@ impl Memory {
 
     /// Its tools never ask: what they write can be seen and taken back. A call that is made again has the same key.
     pub fn marks() -> Marks {
-        Marks { is_read_only: true, is_idempotent: true }
+        Marks { is_read_only: true, is_idempotent: true, ..Marks::default() }
     }
 
     /// Its tools as a model gets them.

@@ -42,6 +42,13 @@ pub enum Output {
     Result(ToolResult),
     /// A model's finished turn. What follows from it is decided once it is stored.
     Turn(ModelTurn),
+    /// A model's summary of what was said up to an event.
+    Summary {
+        text: String,
+        upto: i64,
+    },
+    /// The prompt was longer than the model can read, which is known now. The error says so.
+    TooLong(String),
     /// The tools that a model is given are known now.
     Tools,
     /// Something that the user should know of: why there are no tools, for example.

@@ -49,6 +49,11 @@ pub struct Settings {
     #[arg(long, value_name = "N", default_value = "50", requires = "who", hide_short_help = true)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub max_turns: u64,
+    /// How many tokens the model can read; earlier parts of a longer conversation are summarised (openai) [default:
+    /// what the model says, or 4096 for Ollama, at port 11434]
+    #[arg(long, value_name = "N", requires = "who", hide_short_help = true)]
+    #[arg(value_parser = clap::value_parser!(u64).range(512..))]
+    pub context: Option<u64>,
     /// End a program that should be answering and has printed nothing for this long
     #[arg(long, value_name = "D", default_value = "10m", requires = "who")]
     #[arg(value_parser = duration::parse_positive)]
@@ -138,7 +143,9 @@ impl Settings {
         let tools = self.tools.iter().flat_map(|server| ["--tools".to_owned(), server.to_string()]);
         let turns =
             (self.max_turns != MAX_TURNS).then(|| ["--max-turns".to_owned(), self.max_turns.to_string()]);
-        let words = words.chain(tools).chain(turns.into_iter().flatten());
+        let context = self.context.map(|context| ["--context".to_owned(), context.to_string()]);
+        let turns = turns.into_iter().chain(context);
+        let words = words.chain(tools).chain(turns.flatten());
         let words = words.chain(self.transcript.map(|most| format!("--transcript={most}")));
         words.chain(self.mcp.then(|| "--mcp".to_owned())).collect()
     }
@@ -201,10 +208,10 @@ impl Settings {
                 "leave out --key-env and --system, or give --protocol openai",
             );
         }
-        if !is_model && (!self.tools.is_empty() || self.max_turns != MAX_TURNS) {
+        if !is_model && (!self.tools.is_empty() || self.max_turns != MAX_TURNS || self.context.is_some()) {
             return failure::usage(
-                "only a model at --url is given tools by --tools, and takes turns",
-                "leave out --tools and --max-turns, or give --protocol openai; an agent program has tools of its own",
+                "only a model at --url has --tools, --max-turns and --context",
+                "leave them out, or give --protocol openai; an agent program sees to this itself",
             );
         }
         if self.mcp && self.protocol != ProtocolArg::Acp {

@@ -119,6 +119,7 @@ pub fn stands_for(stored: &Event, event: &NewEvent<'_>) -> bool {
         (Entry::SubAgent(stored), Entry::SubAgent(new)) => {
             (stored.sub_agent, stored.sub_event_id) == (new.sub_agent.clone(), new.sub_event_id)
         }
+        (Entry::Summary { upto: stored, .. }, Entry::Summary { upto: new, .. }) => stored == *new,
         (Entry::Message(stored), Entry::Message(new)) => stored == *new,
         _ => false,
     }

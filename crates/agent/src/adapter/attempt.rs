@@ -64,6 +64,10 @@ pub struct Attempt {
     pub waiting: BTreeMap<String, Waiting>,
     /// The list of a model's tools is awaited.
     pub lists_tools: bool,
+    /// The last prompt was too long; why that is known.
+    pub too_long: Option<String>,
+    /// How often that has happened.
+    pub shortened: u32,
     /// How often a model's next step was looked for.
     pub steps: u64,
     /// How often the process that asks a model was started again.
@@ -169,6 +173,8 @@ impl Attempt {
             client_calls: BTreeMap::new(),
             waiting: BTreeMap::new(),
             lists_tools: false,
+            too_long: None,
+            shortened: 0,
             steps: 0,
             restarts: 0,
             is_continued: false,

@@ -22,14 +22,17 @@ use thread_conversation::{
 };
 
 /// The events that a model's next step follows from.
-const REMEMBERED: &str = "type = 'message' OR subtype IN ('run', 'model', 'turn_cut', 'toolcall', 'toolresult', \
-                          'permission', 'permission_answer', 'error', 'cancelled', 'clear', 'forked')";
+const REMEMBERED: &str = "type = 'message' OR subtype IN ('run', 'model', 'turn_cut', 'summary', 'toolcall', \
+                          'toolresult', 'permission', 'permission_answer', 'error', 'cancelled', 'clear', 'forked')";
 
 /// How often a call that may be made again is made if the process that makes it is always killed meanwhile.
 const MOST_TIMES: u64 = 3;
 
 /// How often that process is started again in an attempt.
 const MOST_RESTARTS: u32 = 5;
+
+/// How often a prompt is made shorter in an attempt because the model refuses it.
+const MOST_SHORTENED: u32 = 10;
 
 /// Errors that a model gets as the result of a call.
 const INTERRUPTED: &str = "interrupted; may have taken effect";
@@ -57,8 +60,9 @@ impl Adapter {
         let step = self.next_step(id)?;
         let knows_tools = self.options.protocol.model().is_some_and(|model| model.knows_tools());
         match step {
-            Some(Step::Ask { .. } | Step::Call(_)) if !knows_tools => self.list_tools(),
+            Some(Step::Ask { .. } | Step::Summarise { .. } | Step::Call(_)) if !knows_tools => self.list_tools(),
             Some(Step::Ask { messages, number }) => self.ask(messages, number)?,
+            Some(Step::Summarise { messages, upto }) => self.summarise(messages, upto),
             Some(Step::Call(due)) => self.see_to(due),
             Some(Step::Answer { turn, message_id }) => {
                 let Some(attempt) = &mut self.attempt else { return Ok(()) };
@@ -87,7 +91,7 @@ impl Adapter {
     fn next_step(&mut self, id: i64) -> Result<Option<Step>> {
         let filter = Filter::new(REMEMBERED, Scope::Reading)?;
         let mut selection = Selection { after: self.cleared.min(id - 1), limit: None, filter };
-        let most = self.options.protocol.model().map_or(1, |model| model.max_turns());
+        let Some(limits) = self.options.protocol.model().map(|model| model.limits()) else { return Ok(None) };
         let mut memory = Memory::default();
         loop {
             let mut page: Vec<Event> = Vec::new();
@@ -101,7 +105,7 @@ impl Adapter {
                 memory.note(&record, is_ending);
             }
             if remaining == Remaining::None {
-                return Ok(memory.next(id, most));
+                return Ok(memory.next(id, limits));
             }
         }
     }
@@ -157,6 +161,28 @@ impl Adapter {
         let started = self.start(&run, prompt);
         self.is_started(started);
         Ok(())
+    }
+
+    /// Asks for a summary of the oldest part of what was said.
+    fn summarise(&mut self, messages: Vec<serde_json::Value>, upto: i64) {
+        if let Some(attempt) = &mut self.attempt {
+            attempt.last_output = Instant::now();
+        }
+        self.order(|model, out| model.summarise(messages, upto, out));
+    }
+
+    /// Tries again with a shorter prompt, if the last one was too long.
+    pub(super) fn shorten(&mut self) -> Result<()> {
+        let Some(error) = self.attempt.as_mut().and_then(|attempt| attempt.too_long.take()) else {
+            return Ok(());
+        };
+        let Some(attempt) = &mut self.attempt else { return Ok(()) };
+        attempt.shortened += 1;
+        if attempt.shortened > MOST_SHORTENED {
+            self.fail(format!("{error}; even a summary of the conversation is too long for this model"));
+            return Ok(());
+        }
+        self.go_on()
     }
 
     /// Sees to the calls of a turn: what can be done at once is done, and for the rest somebody is asked.

@@ -193,6 +193,8 @@ impl Adapter {
                 self.outbox.text(Kind::Thinking, attempt, text);
             }
             Output::Turn(turn) => self.outbox.event(attempt.run.model(&attempt.message_id, &turn)),
+            Output::Summary { text, upto } => self.outbox.event(attempt.run.summary(upto, &text)),
+            Output::TooLong(error) => attempt.too_long = Some(error),
             Output::Note(text) => self.note_for_user(text),
             // The loop goes on.
             Output::Tools => {}
@@ -355,7 +357,8 @@ fn size_of(output: &Output) -> u64 {
                 + choices.sum::<usize>()
         }
         Output::Turn(turn) => turn.message.values().map(|value| value.to_string().len()).sum(),
-        Output::Note(text) => text.len(),
+        Output::Note(text) | Output::Summary { text, .. } => text.len(),
+        Output::TooLong(_) => 0,
         Output::Status(_) | Output::Session(_) | Output::RetryAfter(_) | Output::Tools | Output::Done(_) => 0,
     };
     size as u64

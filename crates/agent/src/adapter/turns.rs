@@ -243,6 +243,7 @@ impl Adapter {
             return Ok(Step::Again);
         }
         self.tools_listed()?;
+        self.shorten()?;
         if self.go_on_after_exit()? {
             return Ok(Step::Again);
         }

@@ -2,7 +2,7 @@
 
 use crate::adapter::{Adapter, Options};
 use crate::launcher;
-use crate::model::{Endpoint, default_key_variable};
+use crate::model::{Endpoint, default_context, default_key_variable};
 use crate::notes::Memory;
 use crate::protocol::{Acp, Exec, ModelOptions, Ndjson, OpenAi, Protocol, ToolServer};
 use crate::settings::{ProtocolArg, Settings, Stay, key, missing_key, read_env_file};
@@ -95,13 +95,14 @@ fn model(settings: &Settings, queue: &Queue, environment: &mut Vec<(String, Stri
     }
     let missing = named.filter(|_| key.is_none()).map(|name| missing_key(name).what);
     OpenAi::new(ModelOptions {
-        endpoint: Endpoint { url, key },
+        endpoint: Endpoint { url: url.clone(), key },
         model: settings.model.clone().unwrap_or_default(),
         system: settings.system.clone(),
         servers: numbered(settings.tools.clone()),
         folder: queue.path().join(WORK),
         memory: Memory::of(queue),
         max_turns: settings.max_turns,
+        context: settings.context.or_else(|| default_context(&url)),
         hindrance: missing,
     })
 }

@@ -6,7 +6,9 @@ use thread_conversation::{Answer, Fork, Run, clear, end_key, forked};
 use super::*;
 
 /// How many turns a run may take.
-const MOST: u64 = 5;
+const TURNS: u64 = 5;
+
+const MOST: Limits = Limits { turns: TURNS, context: None, besides: 0 };
 
 const ADA: &str = "external:web:main:dm:default:ada";
 
@@ -221,15 +223,15 @@ fn a_call_has_come_as_far_as_the_thread_says() {
 #[test]
 fn a_run_has_only_so_many_turns_and_what_it_did_is_remembered() {
     let mut events = vec![ask("a"), run(1, 1).started()];
-    for turn in 1..=MOST {
+    for turn in 1..=TURNS {
         assert!(matches!(memory(&events).next(1, MOST), Some(Step::Ask { number, .. }) if number == turn));
         events.push(run(1, 1).model("m", &calling(json!([call("x", "a", "{}")]))));
-        if turn < MOST {
+        if turn < TURNS {
             assert_eq!(due(memory(&events).next(1, MOST)).len(), 1);
             events.push(run(1, 1).tool_result(&result(&format!("call_{}_1", events.len()), Ok("r"))));
         }
     }
-    assert_eq!(memory(&events).next(1, MOST), Some(Step::GiveUp(MOST)));
+    assert_eq!(memory(&events).next(1, MOST), Some(Step::GiveUp(TURNS)));
     events.extend([run(1, 1).failed("too many", ""), ask("b")]);
     let Some(Step::Ask { messages, .. }) = memory(&events).next(events.len() as i64, MOST) else { panic!() };
     let roles: Vec<_> = messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
@@ -379,6 +381,63 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_prompt_that_is_too_long_begins_with_a_summary() {
+    let mut events = Vec::new();
+    for n in 0..5 {
+        let id = events.len() as i64 + 1;
+        let answer = Answer { content: format!("answer {n} {}", "x".repeat(400)), ..Answer::default() };
+        events.extend([ask(&format!("question {n}")), run(id, 1).started(), run(id, 1).answer(&answer)]);
+    }
+    let last = events.len() as i64 + 1;
+    events.extend([ask("now"), run(last, 1).started()]);
+    let limits = Limits { context: Some(500), ..MOST };
+    let Some(Step::Summarise { upto, messages }) = memory(&events).next(last, limits) else { panic!() };
+    assert_eq!((upto % 3, messages.len()), (0, 1), "whole runs are covered");
+    let text = messages[0]["content"].as_str().unwrap();
+    assert!(
+        text.contains("question 0") && text.contains("answer 0") && !text.contains("question 4"),
+        "{text}"
+    );
+    events.push(run(last, 1).summary(upto, "in short"));
+    let Some(Step::Ask { messages, .. }) = memory(&events).next(last, limits) else { panic!() };
+    let first = messages[0]["content"].as_str().unwrap();
+    let question = upto / 3;
+    assert!(first.contains("in short") && first.ends_with(&format!("question {question}")), "{first}");
+    assert_eq!(messages.last().unwrap()["content"], "now");
+    // Turns of the run itself are covered with their results.
+    let calls = json!([call("x", "a", "{}"), call("y", "a", "{}")]);
+    for _ in 0..3 {
+        let id = events.len() + 1;
+        events.push(run(last, 1).model("m", &calling(calls.clone())));
+        for n in [1, 2] {
+            let text = "y".repeat(300);
+            events.push(run(last, 1).tool_result(&result(&format!("call_{id}_{n}"), Ok(&text))));
+        }
+    }
+    let mut covered = upto;
+    let messages = loop {
+        match memory(&events).next(last, limits) {
+            Some(Step::Summarise { upto, .. }) => {
+                assert!(upto > covered, "each covers more than the one before");
+                covered = upto;
+                events.push(run(last, 1).summary(upto, "shorter"));
+            }
+            Some(Step::Ask { messages, .. }) => break messages,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(covered > last, "{covered}");
+    let first = messages[0]["content"].as_str().unwrap();
+    assert!(first.contains("shorter") && !first.contains("in short") && first.ends_with("now"), "{first}");
+    assert!(messages[1..].iter().step_by(3).all(|message| message["role"] == "assistant"), "{messages:?}");
+    // What was said before a clear is in no summary.
+    events.push(clear(ADA).unwrap());
+    events.push(ask("anew"));
+    let id = events.len() as i64;
+    assert_eq!(asked(memory(&events).next(id, limits)), said(&[("user", "anew")]));
 }
 
 /// A turn of a generated run: how many calls it makes, and what happens while they are made.

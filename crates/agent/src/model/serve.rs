@@ -72,14 +72,14 @@ async fn follow(id: u64, what: What, tools: Rc<Mutex<Tools>>) -> std::io::Result
             }
             write(id, Heard::Tools(tools.marks()))
         }
-        What::Ask { endpoint, model, messages, tools: more } => {
-            let all = {
+        What::Ask { endpoint, model, messages, tools: mut all, has_servers } => {
+            if has_servers {
                 let mut tools = tools.lock().await;
                 if tools.refresh().await {
                     write(id, Heard::Tools(tools.marks()))?;
                 }
-                [tools.described(), more].concat()
-            };
+                all.splice(..0, tools.described());
+            }
             let mut written = Ok(());
             let mut hear = |heard| {
                 if written.is_ok() {

@@ -87,28 +87,18 @@ impl Tools {
 
     /// What the adapter has to know of each tool.
     pub fn marks(&self) -> BTreeMap<String, Marks> {
-        let marks = |tool: &Tool| {
+        let marks = |name: &str, tool: &Tool| {
             let hints = tool.annotations.as_ref();
             let is_read_only = hints.and_then(|hints| hints.read_only_hint) == Some(true);
             let is_idempotent = hints.and_then(|hints| hints.idempotent_hint) == Some(true);
-            Marks { is_read_only, is_idempotent }
+            Marks { is_read_only, is_idempotent, size: described(name, tool).to_string().len() }
         };
-        self.known.iter().map(|(name, (_, tool))| (name.clone(), marks(tool))).collect()
+        self.known.iter().map(|(name, (_, tool))| (name.clone(), marks(name, tool))).collect()
     }
 
     /// The tools as OpenAI's chat completions describe them.
     pub fn described(&self) -> Vec<Value> {
-        let described = self.known.iter().map(|(name, (_, tool))| {
-            let about = tool.description.as_deref().or(tool.title.as_deref()).unwrap_or_default();
-            let about = &about[..about.floor_char_boundary(LONGEST_DESCRIPTION)];
-            let mut parameters = Value::Object((*tool.input_schema).clone());
-            if !parameters["properties"].is_object() {
-                // Servers of models insist on it.
-                parameters["properties"] = json!({});
-            }
-            function(name, about, parameters)
-        });
-        described.collect()
+        self.known.iter().map(|(name, (_, tool))| described(name, tool)).collect()
     }
 
     /// The tool of that name. Its server is connected again if it has ended.
@@ -147,6 +137,17 @@ impl Callee {
             Err(NoResult::Lost) => None,
         }
     }
+}
+
+fn described(name: &str, tool: &Tool) -> Value {
+    let about = tool.description.as_deref().or(tool.title.as_deref()).unwrap_or_default();
+    let about = &about[..about.floor_char_boundary(LONGEST_DESCRIPTION)];
+    let mut parameters = Value::Object((*tool.input_schema).clone());
+    if !parameters["properties"].is_object() {
+        // Servers of models insist on it.
+        parameters["properties"] = json!({});
+    }
+    function(name, about, parameters)
 }
 
 /// A tool as OpenAI's chat completions describe it.

@@ -12,6 +12,7 @@ use thread_conversation::{ModelTurn, ToolCall, ToolResult};
 
 use super::{Done, Ended, Output, Prompt, Protocol, send};
 use crate::lines::Lines;
+use crate::memory::Limits;
 use crate::model::{Endpoint, Failed, Heard, Marks, Order, Reply, ToolServer, What, digest_of};
 use crate::notes::Memory;
 
@@ -25,6 +26,8 @@ pub struct OpenAi {
     asked: BTreeMap<u64, Asked>,
     /// The tools of the servers, once they are known.
     tools: Option<BTreeMap<String, Marks>>,
+    /// How long the last request was, in bytes.
+    sent: usize,
     /// It was asked to stop.
     is_cancelled: bool,
 }
@@ -42,6 +45,8 @@ pub struct ModelOptions {
     pub memory: Option<Memory>,
     /// How many turns a run may have.
     pub max_turns: u64,
+    /// How many tokens the model can read, if that is known.
+    pub context: Option<u64>,
     /// Why it cannot be asked at all: then each attempt fails for good.
     pub hindrance: Option<String>,
 }
@@ -55,6 +60,9 @@ enum Asked {
         system: String,
         notes: i64,
     },
+    Summary {
+        upto: i64,
+    },
     Call {
         call_id: String,
         name: String,
@@ -65,11 +73,24 @@ enum Asked {
 impl OpenAi {
     pub fn new(options: ModelOptions) -> OpenAi {
         let lines = Lines::default();
-        OpenAi { options, lines, last_id: 0, asked: BTreeMap::new(), tools: None, is_cancelled: false }
+        OpenAi {
+            options,
+            lines,
+            last_id: 0,
+            asked: BTreeMap::new(),
+            tools: None,
+            sent: 0,
+            is_cancelled: false,
+        }
     }
 
-    pub fn max_turns(&self) -> u64 {
-        self.options.max_turns
+    /// How long what a run asks for may be.
+    pub fn limits(&self) -> Limits {
+        let system = self.options.system.as_ref().and_then(|file| std::fs::metadata(file).ok());
+        let system = system.map_or(0, |about| usize::try_from(about.len()).unwrap_or(usize::MAX));
+        let tools: usize = self.tools.iter().flatten().map(|(_, marks)| marks.size).sum();
+        let besides = system.saturating_add(tools).saturating_add(self.memory().map_or(0, |_| Memory::SIZE));
+        Limits { turns: self.options.max_turns, context: self.options.context, besides }
     }
 
     pub fn memory(&self) -> Option<&Memory> {
@@ -113,6 +134,15 @@ impl OpenAi {
         self.order(Asked::Servers, what, out);
     }
 
+    /// Asks for a summary. [`Output::Summary`] follows.
+    pub fn summarise(&mut self, messages: Vec<Value>, upto: i64, out: &mut Vec<u8>) {
+        self.is_cancelled = false;
+        self.sent = messages.iter().map(|message| message.to_string().len()).sum();
+        let (endpoint, model) = (self.options.endpoint.clone(), self.options.model.clone());
+        let what = What::Ask { endpoint, model, messages, tools: Vec::new(), has_servers: false };
+        self.order(Asked::Summary { upto }, what, out);
+    }
+
     /// Makes a call. Its result follows.
     pub fn call(&mut self, call: &ToolCall, limit: Duration, out: &mut Vec<u8>) {
         let asked = Asked::Call { call_id: call.call_id.clone(), name: call.name.clone() };
@@ -146,6 +176,11 @@ impl OpenAi {
             return Vec::new();
         }
         match heard {
+            Heard::Token(_) | Heard::Thinking(_)
+                if matches!(self.asked.get(&id), Some(Asked::Summary { .. })) =>
+            {
+                Vec::new()
+            }
             Heard::Token(text) => vec![Output::Token(text)],
             Heard::Thinking(text) => vec![Output::Thinking(text)],
             Heard::Note(text) => vec![Output::Note(text)],
@@ -161,11 +196,25 @@ impl OpenAi {
                 vec![Output::Done(Done::Cancelled)]
             }
             // Something was finished just when it should stop.
-            (Asked::Turn { .. }, _) if self.is_cancelled => Vec::new(),
+            (Asked::Turn { .. } | Asked::Summary { .. }, _) if self.is_cancelled => Vec::new(),
             (Asked::Turn { system, notes }, Heard::Turn(turn)) => {
                 vec![Output::Turn(ModelTurn { system, notes, ..turn })]
             }
-            (Asked::Turn { .. }, Heard::Failed(Failed { error, retryable, retry_after, .. })) => {
+            (Asked::Summary { upto }, Heard::Turn(turn)) => vec![Output::Summary { text: turn.text(), upto }],
+            (
+                Asked::Turn { .. } | Asked::Summary { .. },
+                Heard::Failed(Failed { error, context: Some(said), .. }),
+            ) => {
+                // What was sent was too long, whatever the number of its tokens is.
+                let less = self.sent as u64 / 4 / 4 * 3;
+                let known = self.options.context.into_iter().chain(Some(said).filter(|said| *said > 0));
+                self.options.context = known.chain([less]).min();
+                vec![Output::TooLong(error)]
+            }
+            (
+                Asked::Turn { .. } | Asked::Summary { .. },
+                Heard::Failed(Failed { error, retryable, retry_after, .. }),
+            ) => {
                 let wait = retry_after.map(|seconds| Output::RetryAfter(Duration::from_secs(seconds)));
                 wait.into_iter().chain([Output::Done(Done::Failed { error, retryable })]).collect()
             }
@@ -231,8 +280,10 @@ impl Protocol for OpenAi {
         }
         let (endpoint, model) = (self.options.endpoint.clone(), self.options.model.clone());
         let tools = memory.map(|_| Memory::described()).unwrap_or_default();
+        self.sent = messages.iter().chain(&tools).map(|part| part.to_string().len()).sum::<usize>();
+        self.sent += self.tools.iter().flatten().map(|(_, marks)| marks.size).sum::<usize>();
         let asked = Asked::Turn { system: digest, notes: newest };
-        self.order(asked, What::Ask { endpoint, model, messages, tools }, out);
+        self.order(asked, What::Ask { endpoint, model, messages, tools, has_servers: true }, out);
     }
 
     fn read(&mut self, bytes: &[u8], _: &mut Vec<u8>) -> Vec<Output> {

@@ -387,6 +387,39 @@ fn notes_are_kept_for_all_conversations_of_a_folder() {
     assert_eq!(notes, Some(1));
 }
 
+/// The summaries of a conversation, with the last events that they cover.
+fn summaries(talk: &Talk) -> Vec<(i64, String)> {
+    let entries = talk.entries().into_iter();
+    entries
+        .filter_map(
+            |(.., entry)| if let Entry::Summary { text, upto } = entry { Some((upto, text)) } else { None },
+        )
+        .collect()
+}
+
+#[test]
+fn a_conversation_that_is_too_long_goes_on_with_a_summary() {
+    // The limit is given, or the model says it: it refuses more than 1000 tokens.
+    for (model, options) in [("echo", &["--context", "2048"][..]), ("small", &[])] {
+        let Some((talk, _models)) = talk_with(model, options) else { return };
+        let long = "many words ".repeat(60);
+        for n in 0..8 {
+            let id = talk.say(&format!("{n}: {long}"));
+            assert!(talk.answer(id).contains(&format!("{n}: ")), "{}", talk.log());
+        }
+        let summaries = summaries(&talk);
+        assert!(!summaries.is_empty(), "{model}");
+        assert!(summaries.is_sorted_by(|(a, _), (b, _)| a < b), "{summaries:?}");
+        let last = requests(&talk).pop().unwrap();
+        let size = last["messages"].to_string().len();
+        assert!(size < 2048 * 4, "{model}: {size}");
+        assert!(last["messages"][0].to_string().contains("A summary, which you have written"), "{last}");
+        assert_eq!(talk.is_settled(), Ok(()));
+        let failed = talk.entries().iter().any(|(.., entry)| matches!(entry, Entry::Error { .. }));
+        assert!(!failed, "no attempt fails for that: {:?}", talk.entries());
+    }
+}
+
 /// Kills processes of the agent: the adapter, the process that asks the model, or the servers of tools.
 fn kill(talk: &Talk, which: usize) {
     let is_one = |line: &str| {
