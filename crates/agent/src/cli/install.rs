@@ -22,7 +22,9 @@ use super::{Failure, Globals, Result, current_directory, find_launcher, open, pr
 Examples:
   thread agent install --thread talk -- llm -m local
   thread agent install --thread talk --env-file keys.env -- claude -p
-  thread agent install --thread talk --protocol openai --url http://localhost:11434/v1 --model qwen3")]
+  thread agent install --thread talk --protocol openai --url http://localhost:11434/v1 --model qwen3
+  thread agent install --thread talk --protocol openai --url http://localhost:11434/v1 --model qwen3 \
+    --tools 'npx -y @modelcontextprotocol/server-filesystem .'")]
 pub struct Command {
     /// The consumer's name
     #[arg(long, value_name = "NAME", default_value = CONSUMER)]

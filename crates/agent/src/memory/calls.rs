@@ -106,7 +106,7 @@ fn complete(sent: &mut Value, requested: &Requested) {
     }
     sent["function"]["name"] = requested.call.name.clone().into();
     let given = sent["function"]["arguments"].as_str();
-    if !given.is_some_and(|text| serde_json::from_str::<Map<String, Value>>(text).is_ok()) {
+    if given.is_none_or(|text| serde_json::from_str::<Map<String, Value>>(text).is_err()) {
         let arguments = match &requested.call.arguments {
             Value::Object(arguments) => json!(arguments).to_string(),
             _ => "{}".to_owned(),

@@ -14,7 +14,7 @@ const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tools.
 
 /// What `--tools` takes for the server of tools `t`.
 fn server(talk: &Talk) -> String {
-    format!("t=python3 {SERVER} --log {}", talk.path(&log_of(talk)).display())
+    format!("t=python3 {SERVER} --log {}", talk.path(log_of(talk)).display())
 }
 
 /// The file with the calls that a conversation's server of tools was given.
@@ -24,7 +24,7 @@ fn log_of(talk: &Talk) -> String {
 
 /// These calls, as `tool text`.
 fn made(talk: &Talk) -> Vec<String> {
-    talk.lines(&log_of(talk))
+    talk.lines(log_of(talk))
 }
 
 /// A conversation with a model that does what it is told, and has tools.
@@ -268,7 +268,7 @@ fn a_server_is_reached_by_its_url_too_and_one_that_is_missing_is_told() {
     let Some(models) = Models::start(["--log", log.to_str().unwrap()]) else { return };
     let mut command = Command::new("python3");
     command
-        .args([SERVER, "--http", "--log", talk.path(&log_of(&talk)).to_str().unwrap()])
+        .args([SERVER, "--http", "--log", talk.path(log_of(&talk)).to_str().unwrap()])
         .stdout(Stdio::piped());
     let mut process = command.spawn().unwrap();
     let mut url = String::new();
