@@ -301,11 +301,11 @@ impl Adapter {
         waiting.is_made = true;
         let call = waiting.call.clone();
         let limit = self.options.settings.quiet;
-        if !model.is_memorys(&call.name) {
+        if !model.is_notebooks(&call.name) {
             return self.order(|model, out| model.call(&call, limit, out));
         }
-        let Some(memory) = model.memory().cloned() else { return };
-        let outcome = memory.call(&call.name, &call.arguments, call_id, &self.launcher);
+        let Some(notebook) = model.notebook().cloned() else { return };
+        let outcome = notebook.call(&call.name, &call.arguments, call_id, &self.launcher);
         let result = ToolResult::new(call_id, &*call.name, outcome.map(Into::into));
         self.handle_output(crate::protocol::Output::Result(result));
     }

@@ -3,7 +3,7 @@
 use crate::adapter::{Adapter, Options};
 use crate::launcher;
 use crate::model::{Endpoint, default_context, default_key_variable};
-use crate::notes::Memory;
+use crate::notes::Notebook;
 use crate::protocol::{Acp, Exec, ModelOptions, Ndjson, OpenAi, Protocol, ToolServer};
 use crate::settings::{ProtocolArg, Settings, Stay, key, missing_key, read_env_file};
 use crate::sub_agent::is_sub_agent;
@@ -100,7 +100,7 @@ fn model(settings: &Settings, queue: &Queue, environment: &mut Vec<(String, Stri
         system: settings.system.clone(),
         servers: numbered(settings.tools.clone()),
         folder: queue.path().join(WORK),
-        memory: Memory::of(queue),
+        notebook: Notebook::of(queue),
         max_turns: settings.max_turns,
         context: settings.context.or_else(|| default_context(&url)),
         hindrance: missing,

@@ -14,7 +14,7 @@ use super::{Done, Ended, Output, Prompt, Protocol, send};
 use crate::lines::Lines;
 use crate::memory::Limits;
 use crate::model::{Endpoint, Failed, Heard, Marks, Order, Reply, ToolServer, What, digest_of};
-use crate::notes::Memory;
+use crate::notes::Notebook;
 
 #[derive(Debug)]
 pub struct OpenAi {
@@ -42,7 +42,7 @@ pub struct ModelOptions {
     pub servers: Vec<ToolServer>,
     /// The folder in which servers are started; made when it is needed.
     pub folder: PathBuf,
-    pub memory: Option<Memory>,
+    pub notebook: Option<Notebook>,
     /// How many turns a run may have.
     pub max_turns: u64,
     /// How many tokens the model can read, if that is known.
@@ -89,12 +89,13 @@ impl OpenAi {
         let system = self.options.system.as_ref().and_then(|file| std::fs::metadata(file).ok());
         let system = system.map_or(0, |about| usize::try_from(about.len()).unwrap_or(usize::MAX));
         let tools: usize = self.tools.iter().flatten().map(|(_, marks)| marks.size).sum();
-        let besides = system.saturating_add(tools).saturating_add(self.memory().map_or(0, |_| Memory::SIZE));
+        let besides =
+            system.saturating_add(tools).saturating_add(self.notebook().map_or(0, |_| Notebook::SIZE));
         Limits { turns: self.options.max_turns, context: self.options.context, besides }
     }
 
-    pub fn memory(&self) -> Option<&Memory> {
-        self.options.memory.as_ref()
+    pub fn notebook(&self) -> Option<&Notebook> {
+        self.options.notebook.as_ref()
     }
 
     /// Whether it is known which tools there are.
@@ -109,15 +110,15 @@ impl OpenAi {
 
     /// What is known of a tool; `None` if there is no such tool.
     pub fn marks(&self, tool: &str) -> Option<Marks> {
-        if self.is_memorys(tool) {
-            return Some(Memory::marks());
+        if self.is_notebooks(tool) {
+            return Some(Notebook::marks());
         }
         self.tools.as_ref()?.get(tool).copied()
     }
 
     /// Whether a tool is one for the notes.
-    pub fn is_memorys(&self, tool: &str) -> bool {
-        self.options.memory.is_some() && Memory::has(tool)
+    pub fn is_notebooks(&self, tool: &str) -> bool {
+        self.options.notebook.is_some() && Notebook::has(tool)
     }
 
     /// Whether the model's turn is awaited.
@@ -268,9 +269,9 @@ impl Protocol for OpenAi {
         let system = messages.first().filter(|first| first["role"] == "system");
         let system = system.and_then(|system| system["content"].as_str()).map(str::to_owned);
         let digest = system.as_deref().map(digest_of).unwrap_or_default();
-        let memory = self.options.memory.as_ref();
+        let notebook = self.options.notebook.as_ref();
         // A prompt without notes is better than none.
-        let (notes, newest) = memory.and_then(|memory| memory.in_prompt().ok()).unwrap_or_default();
+        let (notes, newest) = notebook.and_then(|notebook| notebook.in_prompt().ok()).unwrap_or_default();
         if !notes.is_empty() {
             // In one message with the system text: some models take no other.
             match system {
@@ -279,7 +280,7 @@ impl Protocol for OpenAi {
             }
         }
         let (endpoint, model) = (self.options.endpoint.clone(), self.options.model.clone());
-        let tools = memory.map(|_| Memory::described()).unwrap_or_default();
+        let tools = notebook.map(|_| Notebook::described()).unwrap_or_default();
         self.sent = messages.iter().chain(&tools).map(|part| part.to_string().len()).sum::<usize>();
         self.sent += self.tools.iter().flatten().map(|(_, marks)| marks.size).sum::<usize>();
         let asked = Asked::Turn { system: digest, notes: newest };

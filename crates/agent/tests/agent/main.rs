@@ -17,6 +17,7 @@ mod slots;
 mod stop;
 mod sub_agents;
 mod tools;
+mod tools_killed;
 mod usage;
 
 #[test]

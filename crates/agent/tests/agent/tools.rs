@@ -23,12 +23,12 @@ fn log_of(talk: &Talk) -> String {
 }
 
 /// These calls, as `tool text`.
-fn made(talk: &Talk) -> Vec<String> {
+pub fn made(talk: &Talk) -> Vec<String> {
     talk.lines(log_of(talk))
 }
 
 /// A conversation with a model that does what it is told, and has tools.
-fn talk_with(model: &str, more: &[&str]) -> Option<(Talk, Models)> {
+pub fn talk_with(model: &str, more: &[&str]) -> Option<(Talk, Models)> {
     let talk = Talk::new();
     let log = talk.path("requests");
     let models = Models::start(["--log", log.to_str().unwrap()])?;
@@ -36,7 +36,7 @@ fn talk_with(model: &str, more: &[&str]) -> Option<(Talk, Models)> {
     Some((talk, models))
 }
 
-fn install(talk: &Talk, models: &Models, model: &str, more: &[&str]) {
+pub fn install(talk: &Talk, models: &Models, model: &str, more: &[&str]) {
     let server = server(talk);
     let options = [
         "agent",
@@ -53,16 +53,16 @@ fn install(talk: &Talk, models: &Models, model: &str, more: &[&str]) {
     talk.thread(&[&options[..], more].concat()).ok();
 }
 
-fn call(tool: &str, arguments: Value) -> Value {
+pub fn call(tool: &str, arguments: Value) -> Value {
     json!({ "name": format!("t__{tool}"), "arguments": arguments })
 }
 
-fn with_text(tool: &str, text: &str) -> Value {
+pub fn with_text(tool: &str, text: &str) -> Value {
     call(tool, json!({ "text": text }))
 }
 
 /// A message for the model `script` whose turns make these calls.
-fn script(turns: &[&[Value]]) -> String {
+pub fn script(turns: &[&[Value]]) -> String {
     Value::from_iter(turns.iter().map(|calls| json!({ "calls": calls }))).to_string()
 }
 
@@ -71,28 +71,28 @@ fn requests(talk: &Talk) -> Vec<Value> {
     talk.lines("requests").into_iter().map(line).collect()
 }
 
-fn calls(talk: &Talk) -> Vec<ToolCall> {
+pub fn calls(talk: &Talk) -> Vec<ToolCall> {
     let entries = talk.entries().into_iter();
     entries
         .filter_map(|(.., entry)| if let Entry::ToolCall(call) = entry { Some(call) } else { None })
         .collect()
 }
 
-fn results(talk: &Talk) -> Vec<ToolResult> {
+pub fn results(talk: &Talk) -> Vec<ToolResult> {
     let entries = talk.entries().into_iter();
     entries
         .filter_map(|(.., entry)| if let Entry::ToolResult(result) = entry { Some(result) } else { None })
         .collect()
 }
 
-fn permissions(talk: &Talk) -> Vec<Permission> {
+pub fn permissions(talk: &Talk) -> Vec<Permission> {
     let entries = talk.entries().into_iter();
     entries
         .filter_map(|(.., entry)| if let Entry::Permission(asked) = entry { Some(asked) } else { None })
         .collect()
 }
 
-fn permit(talk: &Talk, request_id: &str, choice: &str) {
+pub fn permit(talk: &Talk, request_id: &str, choice: &str) {
     let answer = json!({ "request_id": request_id, "choice": choice }).to_string();
     let words =
         ["push", "--source", ADA, "--type", "record", "--subtype", "permission_answer", "--content", &answer];
@@ -417,129 +417,5 @@ fn a_conversation_that_is_too_long_goes_on_with_a_summary() {
         assert_eq!(talk.is_settled(), Ok(()));
         let failed = talk.entries().iter().any(|(.., entry)| matches!(entry, Entry::Error { .. }));
         assert!(!failed, "no attempt fails for that: {:?}", talk.entries());
-    }
-}
-
-/// Kills processes of the agent: the adapter, the process that asks the model, or the servers of tools.
-fn kill(talk: &Talk, which: usize) {
-    let is_one = |line: &str| {
-        let is_adapter = line.contains("/thread-agent\0");
-        match which {
-            0 => is_adapter,
-            1 => is_adapter && !line.contains("\0_model\0"),
-            2 => line.contains("\0_model\0"),
-            _ => line.contains("tools.py\0"),
-        }
-    };
-    for (pid, _) in talk.everything().iter().filter(|(_, line)| is_one(line)) {
-        thread_testkit::kill(*pid);
-    }
-}
-
-#[test]
-fn a_kill_at_any_event_makes_no_call_twice() {
-    // 20 calls in 6 turns: alone, parallel, some that ask, some that may not be made twice.
-    let named = |tool: &str, n: usize| with_text(tool, &format!("{tool}{n}"));
-    let slow = |n: usize| call("slow", json!({ "text": format!("slow{n}"), "seconds": 0.05 }));
-    let turns: Vec<Vec<Value>> = vec![
-        vec![named("look", 1)],
-        vec![named("note", 2), named("look", 3), slow(4), named("put", 5)],
-        vec![named("note", 6)],
-        vec![slow(7), slow(8), named("look", 9), named("note", 10), named("put", 11), named("look", 12)],
-        vec![named("put", 13), slow(14)],
-        vec![
-            named("look", 15),
-            named("look", 16),
-            named("note", 17),
-            slow(18),
-            named("put", 19),
-            named("fail", 20),
-        ],
-    ];
-    let message = script(&turns.iter().map(Vec::as_slice).collect::<Vec<_>>());
-    let Some((first, models)) = talk_with("script", &["--attempts", "1"]) else { return };
-    // How many events a run has that is left alone.
-    let run = |talk: &Talk, kill_at: Option<(usize, usize)>| {
-        let id = talk.say(&message);
-        let mut killed = false;
-        let (mut answered, mut queue) = (Vec::new(), talk.queue());
-        let end = Instant::now() + Duration::from_secs(180);
-        loop {
-            let newest = queue.newest().unwrap();
-            if let Some((at, which)) = kill_at.filter(|(at, _)| !killed && newest.0 >= *at as i64) {
-                let _ = at;
-                kill(talk, which);
-                killed = true;
-            }
-            for asked in permissions(talk) {
-                if !answered.contains(&asked.request_id) {
-                    permit(talk, &asked.request_id, "allow");
-                    answered.push(asked.request_id);
-                }
-            }
-            if talk.entries().iter().any(|(.., entry)| entry.ends() == Some(id)) {
-                break;
-            }
-            assert!(Instant::now() < end, "{kill_at:?}: {:#?}\n{}", talk.entries(), talk.log());
-            if killed {
-                // As cron does. Without it, the supervisor waits before it starts another adapter.
-                talk.thread(&["dispatch"]).ok();
-            }
-            queue.wait(newest, Duration::from_millis(200)).unwrap();
-        }
-        check(talk, id, kill_at);
-    };
-    run(&first, None);
-    let events = first.events().len();
-    assert_eq!((calls(&first).len(), results(&first).len()), (20, 20), "{}", first.log());
-    let long = thread_testkit::long();
-    // Every event in the long form; the short one takes a sample that differs in what is killed.
-    let step = if long { 1 } else { 9 };
-    for (n, at) in (2..events).step_by(step).enumerate() {
-        for which in 0..4 {
-            if !long && which != n % 4 {
-                continue;
-            }
-            let talk = first.beside(&format!("k{at}-{which}"));
-            install(&talk, &models, "script", &["--attempts", "1"]);
-            run(&talk, Some((at, which)));
-            talk.thread(&["agent", "stop"]).ok();
-        }
-    }
-}
-
-/// Checks that each call that has an answer was made once, and none twice that may not be.
-fn check(talk: &Talk, id: i64, kill_at: Option<(usize, usize)>) {
-    let context = || format!("{kill_at:?}: {:#?}\n{}", talk.entries(), talk.log());
-    assert!(matches!(talk.ending(id), Entry::Answer { .. }), "{}", context());
-    assert_eq!(talk.is_settled(), Ok(()), "{}", context());
-    let made = made(talk);
-    let begun = made.iter().fold(std::collections::BTreeMap::<&str, usize>::new(), |mut all, line| {
-        *all.entry(line).or_default() += 1;
-        all
-    });
-    let results = results(talk);
-    assert_eq!(results.len(), 20, "{}", context());
-    for call in calls(talk) {
-        let text = call.arguments["text"].as_str().unwrap();
-        let tool = call.name.trim_start_matches("t__");
-        let times = begun.get(format!("{tool} {text}").as_str()).copied().unwrap_or_default();
-        let result = results.iter().find(|result| result.call_id == call.call_id).unwrap();
-        let may_repeat = ["look", "put", "fail"].contains(&tool);
-        match &result.outcome {
-            Ok(answer) => {
-                assert_eq!(answer, text, "{}", context());
-                assert!(
-                    times == 1 || may_repeat && times <= 3,
-                    "{text} was made {times} times: {}",
-                    context()
-                );
-            }
-            Err(error) if tool == "fail" => assert_eq!(error, text),
-            Err(error) => {
-                assert!(!may_repeat && times <= 1, "{text} was made {times} times: {error} {}", context());
-                assert!(error.contains("may have taken effect"), "{error}");
-            }
-        }
     }
 }
