@@ -8,6 +8,7 @@
 mod attempt;
 mod beginning;
 mod ending;
+mod model;
 mod output;
 mod permission;
 mod process;
@@ -280,13 +281,17 @@ impl Adapter {
                 self.cleared = id;
                 self.session = None;
             }
-            Entry::Model { .. } if self.is_own(record) => self.turn_stored()?,
+            Entry::Model { .. } | Entry::Summary { .. } if self.is_own(record) => self.go_on()?,
             Entry::PermissionAnswer(PermissionAnswer { request_id, choice }) => {
                 self.permission_answered(request_id, choice);
             }
-            Entry::ToolCall(call) if self.is_own(record) => self.client_called(&call.call_id, id),
+            Entry::ToolCall(call) if self.is_own(record) => {
+                self.client_called(&call.call_id, id);
+                self.call_stored(&call.call_id);
+            }
             Entry::ToolResult(result) if self.is_own(record) => {
                 self.client_answered(result, &record.input());
+                self.result_stored(&result.call_id)?;
             }
             _ => {}
         }

@@ -16,6 +16,7 @@ pub mod launcher;
 mod lines;
 mod memory;
 pub mod model;
+mod notes;
 pub mod processes;
 pub mod program;
 pub mod protocol;

@@ -1,14 +1,20 @@
 //! What a model whose whole memory is the thread does next: a pure function of the thread's events.
 //!
 //! [`Memory`] is fed the events of a conversation in order. Pieces of answers need not be among them: prompts are made
-//! of finished turns and of answers, so a turn that was cut off leaves nothing behind.
+//! of finished turns, of results of calls and of answers, so a turn that was cut off leaves nothing behind.
+
+mod calls;
+mod summary;
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use self::calls::{Requested, prompt_of, requested};
+pub use self::summary::Limits;
+use self::summary::{Unit, covered, with_summary};
 use crate::attachments;
-use thread_conversation::{Entry, Message, ModelTurn, Record, text_of};
+use thread_conversation::{Entry, Message, ModelTurn, Record, ToolCall, text_of};
 
 /// What stands in a prompt for the answer to a message that got none: some models insist that user and assistant
 /// take turns.
@@ -19,8 +25,35 @@ const NO_ANSWER: &str = "(no answer)";
 pub enum Step {
     /// Ask the model for its next turn, with these messages. It is the attempt's turn of that number, counted from 1.
     Ask { messages: Vec<Value>, number: u64 },
+    /// Ask the model for a summary of what was said up to this event, with these messages: the prompt is too long.
+    Summarise { messages: Vec<Value>, upto: i64 },
+    /// See to these calls of the last turn, which have no result yet.
+    Call(Vec<DueCall>),
     /// Answer with this turn.
     Answer { turn: Box<ModelTurn>, message_id: Option<String> },
+    /// There have been this many turns, which are all that there may be, and there is no answer.
+    GiveUp(u64),
+}
+
+/// A call that has no result yet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DueCall {
+    /// With null as arguments if they cannot be used.
+    pub call: ToolCall,
+    /// Why it cannot be made, for the model.
+    pub hindrance: Option<String>,
+    pub stage: Stage,
+}
+
+/// How far a call has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stage {
+    /// Nobody knows of it.
+    New,
+    /// Permission was asked for, under this id. With the answer, if there is one.
+    Asked { request_id: String, choice: Option<String> },
+    /// It was about to be made this many times, and may have been.
+    Begun { times: u64 },
 }
 
 /// A conversation, as far as its prompts depend on it.
@@ -32,6 +65,11 @@ pub struct Memory {
     exchanges: BTreeMap<i64, Exchange>,
     /// The message whose attempt began last, with the id of its run.
     begun: Option<(i64, Option<String>)>,
+    /// The last event that the newest summary covers, and its text.
+    summary: Option<(i64, String)>,
+    /// The answers to requests for permission, by the ids of the requests: the first of each that is one of its
+    /// choices.
+    permitted: BTreeMap<String, String>,
 }
 
 /// A message, and what was said in answer to it.
@@ -39,11 +77,28 @@ pub struct Memory {
 struct Exchange {
     said: String,
     has_begun: bool,
-    /// The finished turns of all attempts, with the ids that they were streamed under.
-    turns: Vec<(ModelTurn, Option<String>)>,
+    /// The finished turns of all attempts.
+    turns: Vec<Turn>,
+    /// The results of calls as the model gets them, by the ids of the calls.
+    results: BTreeMap<String, String>,
+    /// How often a call was about to be made, by its id.
+    made: BTreeMap<String, u64>,
+    /// The last attempt's requests for permission, with their choices, by the ids of the calls.
+    asked: BTreeMap<String, (String, Vec<String>)>,
     /// How many turns of the last attempt were finished or cut off.
     tried: u64,
     ending: Option<Ending>,
+}
+
+/// A finished turn.
+#[derive(Debug, Clone)]
+struct Turn {
+    turn: ModelTurn,
+    /// The id that it was streamed under.
+    message_id: Option<String>,
+    calls: Vec<Requested>,
+    /// The last event that belongs to it: the last result of a call, once all have one.
+    end: i64,
 }
 
 #[derive(Debug, Clone)]
@@ -66,13 +121,43 @@ impl Memory {
             Entry::RunStarted { reply_to: Some(reply_to), .. } => {
                 if let Some(exchange) = self.exchanges.get_mut(reply_to) {
                     (exchange.has_begun, exchange.tried) = (true, 0);
+                    exchange.asked.clear();
                     self.begun = Some((*reply_to, record.run_id.clone()));
                 }
             }
             Entry::Model { turn, message_id } => {
                 if let Some(exchange) = self.exchange_of(record) {
-                    exchange.turns.push((turn.clone(), message_id.clone()));
+                    let (turn, message_id, calls) = (turn.clone(), message_id.clone(), requested(id, turn));
+                    exchange.turns.push(Turn { turn, message_id, calls, end: id });
                     exchange.tried += 1;
+                }
+            }
+            Entry::ToolCall(call) => {
+                if let Some(exchange) = self.exchange_of(record) {
+                    *exchange.made.entry(call.call_id.clone()).or_default() += 1;
+                }
+            }
+            Entry::ToolResult(result) => {
+                if let Some(exchange) = self.exchange_of(record) {
+                    exchange.results.entry(result.call_id.clone()).or_insert_with(|| calls::text(result));
+                    if let Some(turn) = exchange.turns.last_mut() {
+                        turn.end = id;
+                    }
+                }
+            }
+            Entry::Permission(asked) => {
+                if let (Some(exchange), Some(call_id)) = (self.exchange_of(record), &asked.call_id) {
+                    let choices = asked.choices.iter().map(|choice| choice.id.clone()).collect();
+                    exchange.asked.insert(call_id.clone(), (asked.request_id.clone(), choices));
+                }
+            }
+            Entry::PermissionAnswer(answer) => {
+                let asks = |exchange: &Exchange| {
+                    let mut asked = exchange.asked.values();
+                    asked.any(|(id, choices)| *id == answer.request_id && choices.contains(&answer.choice))
+                };
+                if self.exchanges.values().any(asks) {
+                    self.permitted.entry(answer.request_id.clone()).or_insert(answer.choice.clone());
                 }
             }
             Entry::TurnCut { .. } => {
@@ -80,7 +165,12 @@ impl Memory {
                     exchange.tried += 1;
                 }
             }
-            Entry::Clear => self.cleared = id,
+            Entry::Summary { text, upto } => {
+                if self.summary.as_ref().is_none_or(|(before, _)| before < upto) {
+                    self.summary = Some((*upto, text.clone()));
+                }
+            }
+            Entry::Clear => (self.cleared, self.summary) = (id, None),
             // Messages that were copied without an answer get none here either.
             Entry::Forked(_) => {
                 for (at, exchange) in &mut self.exchanges {
@@ -109,10 +199,26 @@ impl Memory {
     }
 
     /// What the run of this message does next; `None` if there is no such message.
-    pub fn next(&self, message: i64) -> Option<Step> {
+    pub fn next(&self, message: i64, limits: Limits) -> Option<Step> {
         let current = self.exchanges.get(&message)?;
-        if let Some((turn, message_id)) = current.turns.last() {
-            return Some(Step::Answer { turn: Box::new(turn.clone()), message_id: message_id.clone() });
+        if let Some(Turn { turn, message_id, calls, .. }) = current.turns.last() {
+            let taken = u64::try_from(current.turns.len()).unwrap_or(u64::MAX);
+            let due =
+                || calls.iter().filter(|requested| !current.results.contains_key(&requested.call.call_id));
+            if calls.is_empty() {
+                return Some(Step::Answer { turn: Box::new(turn.clone()), message_id: message_id.clone() });
+            }
+            if taken >= limits.turns {
+                return Some(Step::GiveUp(taken));
+            }
+            if due().next().is_some() {
+                let due = due().map(|Requested { call, hindrance, .. }| DueCall {
+                    call: call.clone(),
+                    hindrance: hindrance.clone(),
+                    stage: self.stage(current, &call.call_id),
+                });
+                return Some(Step::Call(due.collect()));
+            }
         }
         let past = self.exchanges.range(self.cleared + 1..).filter(|(id, _)| **id != message);
         let mut past: Vec<(i64, &Exchange)> = past
@@ -122,13 +228,36 @@ impl Memory {
             .collect();
         // In the order in which they were answered.
         past.sort_by_key(|(ended, _)| *ended);
-        let mut messages = Vec::new();
-        for (_, exchange) in past {
-            messages.push(user(&exchange.said));
-            messages.extend(exchange.answer());
+        let upto = self.summary.as_ref().map_or(0, |(upto, _)| *upto);
+        let past = past.into_iter().map(|(end, exchange)| {
+            let messages = [user(&exchange.said)].into_iter().chain(exchange.answer()).collect();
+            Unit { end, messages }
+        });
+        let turns =
+            current.turns.iter().map(|turn| Unit { end: turn.end, messages: current.prompt_of(turn) });
+        let [past, turns]: [Vec<Unit>; 2] = [past.collect(), turns.collect()];
+        let [past, turns] =
+            [past, turns].map(|units| units.into_iter().filter(|unit| unit.end > upto).collect::<Vec<_>>());
+        let summary = self.summary.as_ref().map(|(_, text)| text.as_str());
+        if let Some((upto, messages)) = covered(&past, &turns, &current.said, summary, limits) {
+            return Some(Step::Summarise { messages, upto });
         }
-        messages.push(user(&current.said));
-        Some(Step::Ask { messages, number: current.tried + 1 })
+        let said = |units: Vec<Unit>| units.into_iter().flat_map(|unit| unit.messages);
+        let messages = said(past).chain([user(&current.said)]).chain(said(turns)).collect();
+        Some(Step::Ask { messages: with_summary(messages, summary), number: current.tried + 1 })
+    }
+
+    fn stage(&self, exchange: &Exchange, call_id: &str) -> Stage {
+        if let Some(times) = exchange.made.get(call_id) {
+            return Stage::Begun { times: *times };
+        }
+        match exchange.asked.get(call_id) {
+            Some((request_id, _)) => Stage::Asked {
+                request_id: request_id.clone(),
+                choice: self.permitted.get(request_id).cloned(),
+            },
+            None => Stage::New,
+        }
     }
 }
 
@@ -140,25 +269,31 @@ impl Exchange {
     /// The assistant's side of an exchange that is over.
     fn answer(&self) -> Vec<Value> {
         let text = self.ending.as_ref().and_then(|ending| ending.text.as_deref());
+        let spoken = |text: &str| json!({ "role": "assistant", "content": text });
         // Another agent may have given the answer.
-        let is_models =
-            |(turn, _): &(ModelTurn, _)| !self.is_answered() || text.unwrap_or_default() == turn.text();
+        let is_models = |last: &Turn| match self.is_answered() {
+            true => last.calls.is_empty() && text.unwrap_or_default() == last.turn.text(),
+            false => true,
+        };
         match self.turns.last() {
-            Some(last) if is_models(last) => self.turns.iter().map(|(turn, _)| verbatim(turn)).collect(),
-            _ => vec![json!({ "role": "assistant", "content": text.unwrap_or(NO_ANSWER) })],
+            Some(last) if is_models(last) => {
+                let mut said = self.turns_so_far();
+                // Some models insist on a word of theirs between results and the next message.
+                said.extend((!last.calls.is_empty()).then(|| spoken(NO_ANSWER)));
+                said
+            }
+            _ => vec![spoken(text.unwrap_or(NO_ANSWER))],
         }
     }
-}
 
-/// The message of a turn as the model sent it.
-fn verbatim(turn: &ModelTurn) -> Value {
-    let mut message = turn.message.clone();
-    // A call without a result is refused, and there are no tools that could have given one.
-    message.shift_remove("tool_calls");
-    if message.get("content").is_none_or(Value::is_null) {
-        message.insert("content".to_owned(), "".into());
+    /// The turns as the model sent them, with the results of their calls.
+    fn turns_so_far(&self) -> Vec<Value> {
+        self.turns.iter().flat_map(|turn| self.prompt_of(turn)).collect()
     }
-    Value::Object(message)
+
+    fn prompt_of(&self, turn: &Turn) -> Vec<Value> {
+        prompt_of(&turn.turn, &turn.calls, &self.results)
+    }
 }
 
 fn user(said: &str) -> Value {

@@ -20,7 +20,7 @@ use thread_conversation::{ClientInput, ModelTurn, Permission, Run, Spent, Status
 pub use acp::{Acp, ToolServer};
 pub use exec::Exec;
 pub use ndjson::Ndjson;
-pub use openai::OpenAi;
+pub use openai::{ModelOptions, OpenAi};
 
 /// Output of a program.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,6 +42,17 @@ pub enum Output {
     Result(ToolResult),
     /// A model's finished turn. What follows from it is decided once it is stored.
     Turn(ModelTurn),
+    /// A model's summary of what was said up to an event.
+    Summary {
+        text: String,
+        upto: i64,
+    },
+    /// The prompt was longer than the model can read, which is known now. The error says so.
+    TooLong(String),
+    /// The tools that a model is given are known now.
+    Tools,
+    /// Something that the user should know of: why there are no tools, for example.
+    Note(String),
     Status(Status),
     /// If this attempt fails, the next one should not begin before that time has passed.
     RetryAfter(Duration),
@@ -104,6 +115,11 @@ pub trait Protocol: Send {
     /// attempt can be continued by another adapter.
     fn remembers_by_thread(&self) -> bool {
         false
+    }
+
+    /// What a model is given besides messages and does in between, if it is one.
+    fn model(&mut self) -> Option<&mut OpenAi> {
+        None
     }
 
     /// Whether a persistent program may print something while no prompt is due. The protocol keeps the state for

@@ -12,7 +12,10 @@ use clap::{Args, ValueEnum, ValueHint};
 use thread::failure::{self, Failure, WithHint};
 use thread::model::duration;
 
-use crate::model::parse_url;
+use crate::model::{ToolServer, parse_url};
+
+/// How many turns a model may take for one message, unless it is told.
+pub const MAX_TURNS: u64 = 50;
 
 /// How the program is run.
 #[derive(Debug, Clone, Args)]
@@ -36,6 +39,21 @@ pub struct Settings {
     /// A file with a text for the model, before each conversation (openai)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "who")]
     pub system: Option<PathBuf>,
+    /// Tools (MCP): a command, or a URL; repeatable (openai)
+    ///
+    /// A command is started without a shell, in the folder `work` of the conversation's thread, with a few variables
+    /// (PATH, HOME, LANG and the like). Its tools are called SERVER__TOOL; NAME=COMMAND gives the server a name.
+    #[arg(long, value_name = "COMMAND", requires = "who", value_parser = ToolServer::parse)]
+    pub tools: Vec<ToolServer>,
+    /// The most turns that a model may take for one message (openai)
+    #[arg(long, value_name = "N", default_value = "50", requires = "who", hide_short_help = true)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    pub max_turns: u64,
+    /// How many tokens the model can read; earlier parts of a longer conversation are summarised (openai) [default:
+    /// what the model says, or 4096 for Ollama, at port 11434]
+    #[arg(long, value_name = "N", requires = "who", hide_short_help = true)]
+    #[arg(value_parser = clap::value_parser!(u64).range(512..))]
+    pub context: Option<u64>,
     /// End a program that should be answering and has printed nothing for this long
     #[arg(long, value_name = "D", default_value = "10m", requires = "who")]
     #[arg(value_parser = duration::parse_positive)]
@@ -43,7 +61,9 @@ pub struct Settings {
     /// The most that the program may write for one message, such as 64MiB
     #[arg(long, value_name = "SIZE", default_value = "64MiB", requires = "who", value_parser = size)]
     pub max_output: u64,
-    /// How to answer when the program asks for permission (acp)
+    /// How to answer when permission is asked (acp, openai)
+    ///
+    /// A model needs it for each call of a tool that its server does not mark as read-only (readOnlyHint).
     #[arg(long, value_enum, value_name = "HOW", default_value_t = Permit::Ask, requires = "who")]
     pub permit: Permit,
     /// How long to wait for an answer before the request is rejected; off: for as long as it takes
@@ -187,6 +207,12 @@ impl Settings {
         ];
         let given = given.into_iter().filter_map(|(option, value)| Some((option, value.clone()?)));
         let words = pairs.into_iter().chain(given).flat_map(|(option, value)| [option.to_owned(), value]);
+        let tools = self.tools.iter().flat_map(|server| ["--tools".to_owned(), server.to_string()]);
+        let turns =
+            (self.max_turns != MAX_TURNS).then(|| ["--max-turns".to_owned(), self.max_turns.to_string()]);
+        let context = self.context.map(|context| ["--context".to_owned(), context.to_string()]);
+        let turns = turns.into_iter().chain(context);
+        let words = words.chain(tools).chain(turns.flatten());
         let words = words.chain(self.transcript.map(|most| format!("--transcript={most}")));
         words.chain(self.mcp.then(|| "--mcp".to_owned())).collect()
     }
@@ -249,10 +275,16 @@ impl Settings {
                 "leave out --key-env and --system, or give --protocol openai",
             );
         }
-        if self.mcp && self.protocol != ProtocolArg::Acp {
+        if !is_model && (!self.tools.is_empty() || self.max_turns != MAX_TURNS || self.context.is_some()) {
+            return failure::usage(
+                "only a model at --url has --tools, --max-turns and --context",
+                "leave them out, or give --protocol openai; an agent program sees to this itself",
+            );
+        }
+        if self.mcp && !matches!(self.protocol, ProtocolArg::Acp | ProtocolArg::OpenAi) {
             return failure::usage(
                 "only an agent of the Agent Client Protocol can be given tools",
-                "give --protocol acp as well, or leave out --mcp",
+                "give --protocol acp or openai as well, or leave out --mcp",
             );
         }
         if self.transcript.is_some() && self.protocol != ProtocolArg::Exec {

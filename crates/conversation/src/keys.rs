@@ -128,6 +128,7 @@ pub fn stands_for(stored: &Event, event: &NewEvent<'_>) -> bool {
         (Entry::SubAgent(stored), Entry::SubAgent(new)) => {
             (stored.sub_agent, stored.sub_event_id) == (new.sub_agent.clone(), new.sub_event_id)
         }
+        (Entry::Summary { upto: stored, .. }, Entry::Summary { upto: new, .. }) => stored == *new,
         (Entry::Message(stored), Entry::Message(new)) => stored == *new,
         // The key is that of one move.
         (Entry::Moved(_), Entry::Moved(_)) => true,

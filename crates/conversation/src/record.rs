@@ -108,6 +108,11 @@ pub enum Entry {
     TurnCut {
         message_id: Option<String>,
     },
+    /// What was said and done up to the event `upto`, in short, in place of it in the prompts of a model.
+    Summary {
+        text: String,
+        upto: i64,
+    },
     ToolCall(ToolCall),
     ToolResult(ToolResult),
     Status(Status),
@@ -227,6 +232,13 @@ pub(crate) struct Started {
     pub attempt: u64,
 }
 
+/// The content of `summary`.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Summary {
+    pub summary: String,
+    pub upto: i64,
+}
+
 /// The content of `error`.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -290,6 +302,10 @@ fn entry(event: &Event, metadata: Metadata) -> Option<Entry> {
         "thinking" => Entry::Thinking { text: text(), message_id },
         "model" => Entry::Model { turn: content(event)?, message_id },
         "turn_cut" => Entry::TurnCut { message_id },
+        "summary" => {
+            let Summary { summary, upto } = content(event)?;
+            Entry::Summary { text: summary, upto }
+        }
         "toolcall" => Entry::ToolCall(content(event)?),
         "toolresult" => Entry::ToolResult(content(event)?),
         "status" => Entry::Status(Status::of(&event.content)?),

@@ -8,7 +8,7 @@ use thread::model::event::Type;
 use thread::model::key::IdempotencyKey;
 
 use crate::metadata::Metadata;
-use crate::record::{Failure, Started};
+use crate::record::{Failure, Started, Summary};
 use crate::{
     Answer, ClientInput, ModelTurn, Permission, Record, Status, ToolCall, ToolResult, own_event, text,
     with_metadata,
@@ -103,6 +103,13 @@ impl Run {
     /// A turn that was not finished: its pieces count for nothing, and the attempt continues with another.
     pub fn turn_cut(&self, message_id: &str) -> NewEvent<'static> {
         self.record("turn_cut", String::new(), self.part_of(message_id))
+    }
+
+    /// What was said and done up to the event `upto`, in short, for the prompts of a model. There is one for each such
+    /// event.
+    pub fn summary(&self, upto: i64, summary: &str) -> NewEvent<'static> {
+        let content = text(&Summary { summary: summary.to_owned(), upto });
+        self.record("summary", content, self.metadata()).keyed(IdempotencyKey::of_event("summary", upto))
     }
 
     pub fn status(&self, status: Status) -> NewEvent<'static> {

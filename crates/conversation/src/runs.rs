@@ -24,10 +24,13 @@ pub struct OpenRun {
     pub created_at: String,
     /// When the run began, or began again after an interruption; `None` while it is queued.
     pub since: Option<String>,
-    /// How many of its attempts count: all but those that another message interrupted.
+    /// How many of its attempts count: all but those that another message interrupted. If a model answers it, those
+    /// since the last result of a call.
     pub attempts: u64,
     /// The id of the event that began the last attempt; 0 before the first.
     pub last_begun: i64,
+    /// A model has finished a turn of it.
+    pub is_models: bool,
     /// According to the thread, the last attempt has neither ended nor failed.
     pub in_attempt: bool,
     /// Calls that have no result yet: their names, by their ids.
@@ -176,9 +179,18 @@ impl Runs {
                     run.open_calls.insert(call.call_id.clone(), call.name.clone());
                 }
             }
+            Entry::Model { .. } => {
+                if let Some(run) = self.run_of_record(run_id) {
+                    run.is_models = true;
+                }
+            }
             Entry::ToolResult(result) => {
                 if let Some(run) = self.run_of_record(run_id) {
                     run.open_calls.remove(&result.call_id);
+                    // The next attempt of a model goes on from there, so this is no failure in a row.
+                    if run.is_models && run.in_attempt && !noted.record.unreported {
+                        run.attempts = 1;
+                    }
                 }
             }
             Entry::Permission(asked) => {

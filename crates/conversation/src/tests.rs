@@ -56,7 +56,7 @@ fn turn() -> ModelTurn {
         finish_reason: "stop".into(),
         usage: json!({ "total_tokens": 5 }),
         model: "q".into(),
-        system: String::new(),
+        ..ModelTurn::default()
     }
 }
 
@@ -124,6 +124,7 @@ fn everything_a_run_writes_reads_back() {
         (run().plan(&json!([{ "content": "look" }])), Entry::Plan(json!([{ "content": "look" }])), true),
         (run().state(&json!(null)), Entry::State(json!(null)), true),
         (run().state_delta(&json!([])), Entry::StateDelta(json!([])), true),
+        (run().summary(3, "short"), Entry::Summary { text: "short".into(), upto: 3 }, true),
         (run().unsupported(&["tools"]), Entry::Unsupported(vec!["tools".into()]), true),
         (run().model("m", &turn), Entry::Model { turn: turn.clone(), message_id: Some("m".into()) }, true),
         (run().turn_cut("m"), Entry::TurnCut { message_id: Some("m".into()) }, true),

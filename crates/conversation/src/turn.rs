@@ -22,6 +22,12 @@ pub struct ModelTurn {
     /// The SHA-256 of the system text, in hexadecimal digits; empty if there was none.
     #[serde(default, deserialize_with = "lenient", skip_serializing_if = "is_default")]
     pub system: String,
+    /// The same of the list of tools that the model was given, as JSON; empty if it was given none.
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "is_default")]
+    pub tools: String,
+    /// The newest event of the thread with the agent's notes of which the prompt knew; 0 if it had no notes.
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "is_default")]
+    pub notes: i64,
 }
 
 impl ModelTurn {
@@ -32,6 +38,11 @@ impl ModelTurn {
             Some(Value::Array(parts)) => parts.iter().filter_map(|part| part["text"].as_str()).collect(),
             _ => String::new(),
         }
+    }
+
+    /// Whether the model wants to use tools. What it says of why it stopped does not matter: some say `stop`.
+    pub fn has_calls(&self) -> bool {
+        self.message.get("tool_calls").and_then(Value::as_array).is_some_and(|calls| !calls.is_empty())
     }
 
     /// How many tokens the prompt and the message have together, if the model says so.

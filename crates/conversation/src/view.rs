@@ -246,6 +246,13 @@ impl RunView {
                 self.streamed = DefaultHasher::new();
                 Change::Attempt { number: record.attempt, restored: false }
             }
+            Entry::Model { turn, .. } => {
+                // The answer is what a later turn says.
+                if turn.has_calls() {
+                    self.streamed = DefaultHasher::new();
+                }
+                return None;
+            }
             Entry::ToolCall(call) => {
                 let id = record.shown_call_id()?;
                 let is_new = self.call(&id, call, record.for_client);

@@ -1,5 +1,6 @@
 //! The agents that sessions can have, by their names.
 
+pub mod agent;
 pub mod file;
 pub mod seating;
 
@@ -13,8 +14,8 @@ use thread_agent::settings::{Settings, Stay};
 use thread_protocol::method::AgentSummary;
 use thread_sessions::{RequestError, Result, SessionId};
 
+use self::agent::{Agent, Spec};
 use self::seating::{Choice, Ready, consumer};
-use crate::agent::{Agent, Spec};
 
 /// The agents that sessions can have.
 #[derive(Debug, Default)]

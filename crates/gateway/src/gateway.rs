@@ -16,7 +16,6 @@ use crate::access::token::{self, Proof, Token};
 use crate::agents::Agents;
 use crate::counters::Counters;
 use crate::health::Health;
-use crate::http::hooks::Hooks;
 use crate::inspect::Inspector;
 use crate::session::blocking_pool::{BlockingPool, Common, blocking};
 use crate::session::hub::Hub;
@@ -24,6 +23,7 @@ use crate::session::root::{self, begin_deletion};
 use crate::session::tallies::Tallies;
 use crate::session::write::{Author, SessionWriter};
 use crate::storage::Storage;
+use crate::webhooks::Hooks;
 
 /// How often it is looked whether clients that stay are still to be let in, whatever has changed.
 const LOOK_AGAIN: Duration = Duration::from_secs(3600);

@@ -14,7 +14,6 @@
 //! | `storage` | attachments and their signed URLs |
 
 mod access;
-mod agent;
 mod agents;
 mod counters;
 mod gateway;
@@ -26,6 +25,7 @@ mod options;
 mod published;
 mod session;
 mod storage;
+mod webhooks;
 mod ws;
 
 use std::collections::HashMap;
@@ -53,7 +53,6 @@ use crate::access::token::Token;
 use crate::agents::Agents;
 use crate::gateway::Gateway;
 use crate::health::Health;
-use crate::http::hooks::Hooks;
 use crate::http::server;
 use crate::inspect::Inspector;
 use crate::inspect::threads::Threads;
@@ -65,6 +64,7 @@ use crate::session::hub::Hub;
 use crate::session::run_log::RunLog;
 use crate::session::{root, stream};
 use crate::storage::Storage;
+use crate::webhooks::Hooks;
 
 /// How often deletions that were not finished are looked for.
 const CONTINUE_DELETIONS: Duration = Duration::from_secs(5);
@@ -148,7 +148,7 @@ async fn run(
         ));
     }
     let origins = Origins::new(public.clone(), origin::parse("--origin", &options.origin)?);
-    let launcher = agent::launcher()?;
+    let launcher = agents::agent::launcher()?;
     let (url, model) = (&options.settings.url, &options.settings.model);
     let model = url.as_ref().zip(model.as_ref()).map(|(url, model)| format!("openai:{url}#{model}"));
     let agent = options.agent.as_deref().or(model.as_deref());

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::http::hooks::HookOption;
+use crate::webhooks::HookOption;
 use clap::{ArgGroup, Parser};
 use thread::model::duration;
 use thread_agent::settings::{Settings, Stay};

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::protocol::Done;
 use thread_conversation::runs::Verdict;
-use thread_conversation::{Choice, Run, Spent, Status};
+use thread_conversation::{Choice, Run, Spent, Status, ToolCall};
 
 /// A request for permission that waits for its answer.
 #[derive(Debug, Clone)]
@@ -61,6 +61,20 @@ pub struct Attempt {
     pub client_tools: BTreeSet<String>,
     /// Calls of the client's tools that wait for their results, by their ids.
     pub client_calls: BTreeMap<String, ClientCall>,
+    /// Calls of the model's last turn that have no result yet, by their ids.
+    pub waiting: BTreeMap<String, Waiting>,
+    /// The list of a model's tools is awaited.
+    pub lists_tools: bool,
+    /// The last prompt was too long; why that is known.
+    pub too_long: Option<String>,
+    /// How often that has happened.
+    pub shortened: u32,
+    /// How often a model's next step was looked for.
+    pub steps: u64,
+    /// How often the process that asks a model was started again.
+    pub restarts: u32,
+    /// Another adapter has begun it, so the model may have begun a turn already.
+    pub is_continued: bool,
     /// How the program finished, once it has.
     pub done: Option<Done>,
     /// Set while it is being ended.
@@ -106,6 +120,14 @@ pub struct ClientCall {
     pub until: Instant,
 }
 
+/// A call of a model.
+#[derive(Debug, Clone)]
+pub struct Waiting {
+    pub call: ToolCall,
+    /// It was given to the process that makes it.
+    pub is_made: bool,
+}
+
 impl Attempt {
     /// Takes the answer assembled from pieces: text, or content parts if some are not text.
     pub fn take_answer(&mut self) -> String {
@@ -125,9 +147,13 @@ impl Attempt {
         Value::Array(parts).to_string()
     }
 
-    /// Whether the program waits for a person or a client: then it may be silent.
+    /// Whether the program waits for a person, a client or a tool: then it may be silent.
     pub fn waits_for_somebody(&self) -> bool {
-        !self.asked.is_empty() || !self.client_calls.is_empty()
+        // A model's tools, and their servers, have limits of their own.
+        !self.asked.is_empty()
+            || !self.client_calls.is_empty()
+            || !self.waiting.is_empty()
+            || self.lists_tools
     }
 
     pub fn new(run: Run, events_before: u64) -> Attempt {
@@ -148,6 +174,13 @@ impl Attempt {
             results: BTreeSet::new(),
             client_tools: BTreeSet::new(),
             client_calls: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            lists_tools: false,
+            too_long: None,
+            shortened: 0,
+            steps: 0,
+            restarts: 0,
+            is_continued: false,
             done: None,
             ending: None,
             asked: Vec::new(),

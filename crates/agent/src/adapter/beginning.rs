@@ -3,28 +3,21 @@
 use std::io::{ErrorKind, Seek, Write};
 use std::time::{Duration, Instant};
 
-use thread::model::filter::{Filter, Scope};
-use thread::queue::{Remaining, Selection};
-use thread::{Event, Result};
+use thread::Result;
 
-use super::attempt::{Attempt, turn_id_of};
+use super::attempt::Attempt;
 use super::output::push_status;
 use super::turns::{KILLED, SETTLE};
 use super::{Adapter, LoopEvent, Running};
 use crate::attachments::attachments;
-use crate::memory::{Memory, Step};
 use crate::processes::descendants;
 use crate::program::Program;
-use crate::protocol::{Done, Prompt};
+use crate::protocol::{Done, Prompt, Protocol};
 use crate::transcript::transcript;
-use thread_conversation::{Answer, ClientInput, Entry, Message, Record, Run, Status, is_ending};
+use thread_conversation::{Answer, ClientInput, Entry, Message, Run, Status};
 
 /// The environment variable with the paths of the message's attached files, one per line.
 const ATTACHMENTS_VARIABLE: &str = "THREAD_ATTACHMENTS";
-
-/// The events that prompts are made of, if the thread is the agent's whole memory.
-const REMEMBERED: &str = "type = 'message' OR subtype IN ('run', 'model', 'turn_cut', 'error', 'cancelled', 'clear', \
-                          'forked')";
 
 impl Adapter {
     /// Whether the next attempt of a run is one that another adapter has left open, and that is continued.
@@ -68,29 +61,7 @@ impl Adapter {
                 self.flush_and_catch_up()?;
             }
         }
-        let mut prompt = self.prompt(run)?;
-        if self.options.protocol.remembers_by_thread() {
-            match self.next_step(id)? {
-                Some(Step::Ask { messages, number }) => {
-                    // What was streamed before the other adapter was killed counts for nothing.
-                    if continues {
-                        self.outbox.event(attempt.run.turn_cut(&turn_id_of(&attempt.run, number)));
-                    }
-                    attempt.message_id = turn_id_of(&attempt.run, number + u64::from(continues));
-                    prompt.messages = messages;
-                }
-                answered => {
-                    attempt.done = Some(done(answered, &mut attempt.message_id));
-                    self.attempt = Some(attempt);
-                    return Ok(());
-                }
-            }
-            if let Err(error) = self.options.protocol.prepare(&mut prompt) {
-                attempt.done = Some(Done::Failed { error, retryable: false });
-                self.attempt = Some(attempt);
-                return Ok(());
-            }
-        }
+        let prompt = self.prompt(run)?;
         if self.options.protocol.takes(ClientInput::TOOLS) {
             attempt.client_tools = prompt.input.tools().map(str::to_owned).collect();
         }
@@ -99,8 +70,19 @@ impl Adapter {
         if !unsupported.is_empty() && attempt.run.attempt == 1 {
             self.outbox.event(attempt.run.unsupported(&unsupported));
         }
-        let started = self.start(&attempt, prompt);
+        if self.options.protocol.remembers_by_thread() {
+            attempt.is_continued = continues;
+            self.attempt = Some(attempt);
+            return self.begin_turns();
+        }
+        let started = self.start(&attempt.run, prompt);
         self.attempt = Some(attempt);
+        self.is_started(started);
+        Ok(())
+    }
+
+    /// Ends the attempt if the program could not be started.
+    pub(super) fn is_started(&mut self, started: std::io::Result<()>) {
         if let Err(e) = started {
             let program = self.options.program[0].to_string_lossy().into_owned();
             let error = format!("the agent program '{program}' cannot be run: {e}");
@@ -117,42 +99,6 @@ impl Adapter {
                 attempt.done = Some(Done::Failed { error, retryable });
             }
         }
-        Ok(())
-    }
-
-    /// What the thread says the run of a message does next.
-    fn next_step(&mut self, id: i64) -> Result<Option<Step>> {
-        let filter = Filter::new(REMEMBERED, Scope::Reading)?;
-        let mut selection = Selection { after: self.cleared.min(id - 1), limit: None, filter };
-        let mut memory = Memory::default();
-        loop {
-            let mut page: Vec<Event> = Vec::new();
-            let remaining = self.queue.read_page(&mut selection, &mut |row| {
-                page.push(row.to_event());
-                std::ops::ControlFlow::Continue(())
-            })?;
-            for event in page {
-                let record = Record::of(event);
-                let is_ending = is_ending(&mut self.queue, record.id(), &record.entry)?;
-                memory.note(&record, is_ending);
-            }
-            if remaining == Remaining::None {
-                return Ok(memory.next(id));
-            }
-        }
-    }
-
-    /// Does what follows from a model's turn, which is stored now.
-    pub(super) fn turn_stored(&mut self) -> Result<()> {
-        let is_due = |attempt: &&Attempt| attempt.done.is_none() && attempt.ending.is_none();
-        let Some(id) = self.attempt.as_ref().filter(is_due).map(|attempt| attempt.run.reply_to) else {
-            return Ok(());
-        };
-        let next = self.next_step(id)?;
-        if let Some(attempt) = &mut self.attempt {
-            attempt.done = Some(done(next, &mut attempt.message_id));
-        }
-        Ok(())
     }
 
     /// Reads what a persistent program printed since its last answer, and ends it if it should have printed
@@ -180,7 +126,7 @@ impl Adapter {
         self.drop_exited();
     }
 
-    fn prompt(&mut self, run: Run) -> Result<Prompt> {
+    pub(super) fn prompt(&mut self, run: Run) -> Result<Prompt> {
         let mut json = Vec::new();
         let event = self.queue.event(run.reply_to)?;
         if let Some(event) = &event {
@@ -211,18 +157,28 @@ impl Adapter {
     }
 
     /// Gives the prompt to the program, and starts it if it is not running.
-    fn start(&mut self, attempt: &Attempt, prompt: Prompt) -> std::io::Result<()> {
-        let mut bytes = Vec::new();
+    pub(super) fn start(&mut self, run: &Run, prompt: Prompt) -> std::io::Result<()> {
         let files: Vec<&str> = prompt.attachments.iter().map(|file| file.path.as_str()).collect();
         let files = files.join("\n");
+        self.tell(run, &files, |protocol, out| protocol.prompt(prompt, out))
+    }
+
+    /// Writes something to the program, and starts it if it is not running.
+    pub(super) fn tell(
+        &mut self,
+        run: &Run,
+        files: &str,
+        write: impl FnOnce(&mut dyn Protocol, &mut Vec<u8>),
+    ) -> std::io::Result<()> {
+        let mut bytes = Vec::new();
         if let Some(running) = &self.running {
-            self.options.protocol.prompt(prompt, &mut bytes);
+            write(&mut *self.options.protocol, &mut bytes);
             running.program.log_more();
             running.program.send(bytes);
             return Ok(());
         }
         self.options.protocol.started();
-        self.options.protocol.prompt(prompt, &mut bytes);
+        write(&mut *self.options.protocol, &mut bytes);
         let keeps = self.options.protocol.keeps_process();
         let mut input = None;
         if !keeps {
@@ -233,7 +189,7 @@ impl Adapter {
         }
         self.started += 1;
         self.program_cleared = self.cleared;
-        let mut command = self.command(attempt);
+        let mut command = self.command(run);
         if !keeps && !files.is_empty() {
             command.env(ATTACHMENTS_VARIABLE, files);
         }
@@ -252,20 +208,4 @@ impl Adapter {
         });
         Ok(())
     }
-}
-
-/// How an attempt ends whose model need not be asked again. Sets the id of its answer.
-fn done(next: Option<Step>, message_id: &mut String) -> Done {
-    let Some(Step::Answer { turn, message_id: id }) = next else {
-        let error = "what was asked is no longer in the thread".to_owned();
-        return Done::Failed { error, retryable: false };
-    };
-    *message_id = id.unwrap_or_else(|| std::mem::take(message_id));
-    let text = turn.text();
-    if text.is_empty() && turn.message.contains_key("tool_calls") {
-        let error = "the model wants to use a tool, and has none".to_owned();
-        return Done::Failed { error, retryable: false };
-    }
-    let stage = Some(turn.finish_reason.clone()).filter(|reason| reason != "stop");
-    Done::Answered { content: Some(text), total_tokens: turn.total_tokens(), stage }
 }

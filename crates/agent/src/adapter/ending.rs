@@ -33,6 +33,7 @@ impl Adapter {
         attempt.ending = Some(Ending::new(why.clone()));
         attempt.asked.clear();
         attempt.client_calls.clear();
+        attempt.waiting.clear();
         let Some(running) = &self.running else { return };
         let mut out = Vec::new();
         // A program that has failed may no longer follow its protocol, so it gets a signal.
@@ -61,7 +62,9 @@ impl Adapter {
         if attempt.done.is_some() && !failed && self.options.protocol.keeps_process() {
             return true;
         }
-        let Some(running) = &mut self.running else { return true };
+        // A model's attempt may wait for a permission, or for the first turn, without a process.
+        let needs_none = self.options.protocol.remembers_by_thread() && attempt.ending.is_none();
+        let Some(running) = &mut self.running else { return !needs_none || attempt.done.is_some() };
         let Some(code) = running.exited else { return false };
         // If it was asked to stop, the rest of its output does not matter, even if another process holds its stdout
         // open. Otherwise everything left in the pipe is read first; only the time spent waiting for it counts, not
@@ -204,7 +207,8 @@ impl Adapter {
         if last_begun == 0 {
             return Ok(text);
         }
-        let filter = Filter::new("source = 'self' AND subtype IN ('token', 'turn_cut')", Scope::Reading)?;
+        let filter =
+            Filter::new("source = 'self' AND subtype IN ('token', 'turn_cut', 'model')", Scope::Reading)?;
         let mut selection = Selection { after: last_begun, limit: None, filter };
         let is_its = |message_id: &Option<String>| message_id.as_ref().is_some_and(|id| is_id_of(run, id));
         while text.len() < MAX_PARTIAL
@@ -212,6 +216,10 @@ impl Adapter {
                 match Entry::of(&row.to_event()) {
                     Entry::Token { text: piece, message_id } if is_its(&message_id) => text.push_str(&piece),
                     Entry::TurnCut { message_id } if is_its(&message_id) => text.clear(),
+                    // The answer is what a later turn says.
+                    Entry::Model { turn, message_id } if turn.has_calls() && is_its(&message_id) => {
+                        text.clear()
+                    }
                     _ => {}
                 }
                 ControlFlow::Continue(())

@@ -130,7 +130,7 @@ fn pieces(mut text: &str) -> impl Iterator<Item = &str> {
 impl Adapter {
     /// Handles the program's output. Output while no answer is due begins a run of its own, if the protocol has
     /// such runs; otherwise only its session is accepted.
-    pub(super) fn handle_output(&mut self, output: Output) {
+    pub(super) fn handle_output(&mut self, mut output: Output) {
         if let Output::Session(id) = output {
             if self.session.as_ref() != Some(&id) {
                 self.outbox.event(session(
@@ -156,6 +156,13 @@ impl Adapter {
             return;
         }
         attempt.last_said = Instant::now();
+        if self.options.protocol.remembers_by_thread()
+            && attempt.bytes + size_of(&output) + MAX_RESULT as u64 > self.options.settings.max_output
+            && let Output::Result(result) = &mut output
+        {
+            // Tools must not end the run.
+            result.outcome = Err("the result is left out: all results of this run are too much".to_owned());
+        }
         attempt.bytes += size_of(&output);
         let events = self.outbox.count - attempt.events_before;
         if attempt.bytes > self.options.settings.max_output || events >= MAX_EVENTS {
@@ -194,6 +201,11 @@ impl Adapter {
                 self.outbox.text(Kind::Thinking, attempt, text);
             }
             Output::Turn(turn) => self.outbox.event(attempt.run.model(&attempt.message_id, &turn)),
+            Output::Summary { text, upto } => self.outbox.event(attempt.run.summary(upto, &text)),
+            Output::TooLong(error) => attempt.too_long = Some(error),
+            Output::Note(text) => self.note_for_user(text),
+            // The loop goes on.
+            Output::Tools => {}
             Output::RetryAfter(wait) => attempt.retry_after = Some(wait),
             Output::Part(part) => attempt.parts.push((attempt.text.len(), part)),
             Output::Plan(entries) => self.outbox.event(attempt.run.plan(&entries)),
@@ -309,6 +321,13 @@ impl Adapter {
         }
     }
 
+    /// Tells the user something that is no part of the answer.
+    fn note_for_user(&mut self, text: String) {
+        self.warn(&text);
+        let Some(attempt) = &mut self.attempt else { return };
+        self.outbox.text(Kind::Thinking, attempt, format!("{text}\n"));
+    }
+
     fn done(&mut self, done: Done) {
         let Some(attempt) = &mut self.attempt else { return };
         if let Done::Broken(error) = done {
@@ -346,10 +365,13 @@ fn size_of(output: &Output) -> u64 {
                 + choices.sum::<usize>()
         }
         Output::Turn(turn) => turn.message.values().map(|value| value.to_string().len()).sum(),
-        Output::Status(_)
+        Output::Note(text) | Output::Summary { text, .. } => text.len(),
+        Output::TooLong(_)
+        | Output::Status(_)
         | Output::Session(_)
         | Output::Used(_)
         | Output::RetryAfter(_)
+        | Output::Tools
         | Output::Done(_) => 0,
     };
     size as u64
@@ -360,7 +382,7 @@ pub fn too_long() -> String {
 }
 
 /// Pushes a tool call.
-fn push_call(attempt: &mut Attempt, outbox: &mut Outbox, call: &ToolCall) {
+pub fn push_call(attempt: &mut Attempt, outbox: &mut Outbox, call: &ToolCall) {
     attempt.calls.insert(call.call_id.clone(), call.name.clone());
     push_status(attempt, outbox, Status::ExecutingTool);
     if attempt.client_tools.contains(&call.name) {

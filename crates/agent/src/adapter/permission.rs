@@ -69,6 +69,9 @@ impl Adapter {
     }
 
     pub(super) fn permit(&mut self, program_id: &str, choice: Option<&str>) {
+        if self.options.protocol.model().is_some() {
+            return self.call_permitted(program_id, choice);
+        }
         let mut out = Vec::new();
         self.options.protocol.permit(program_id, choice, &mut out);
         if let Some(running) = &self.running {

@@ -11,6 +11,7 @@ use super::attempt::Attempt;
 use super::{Adapter, newest_matching};
 use crate::processes::{KILL_TIMEOUT, Mark};
 use crate::program::Program;
+use thread_conversation::Run;
 
 /// How long a program has to exit after its stdin is closed, and again after TERM.
 const EXIT_GRACE: Duration = Duration::from_secs(2);
@@ -36,7 +37,7 @@ pub(super) struct Running {
 
 impl Adapter {
     /// The program's command line and environment.
-    pub(super) fn command(&self, attempt: &Attempt) -> Command {
+    pub(super) fn command(&self, run: &Run) -> Command {
         let mut command = Command::new(&self.options.program[0]);
         command.args(&self.options.program[1..]);
         command.envs(self.options.environment.iter().map(|(name, value)| (name, value)));
@@ -44,8 +45,8 @@ impl Adapter {
         command.env_remove("THREAD_TOKEN").env_remove("THREAD_LAST_ACKED_ID");
         command.env("THREAD_DIR", self.queue.location().as_os_str());
         command.env("THREAD_CONSUMER", self.options.consumer.as_str());
-        command.env("THREAD_RUN_ID", &attempt.run.run_id);
-        command.env("THREAD_EVENT_ID", attempt.run.reply_to.to_string());
+        command.env("THREAD_RUN_ID", &run.run_id);
+        command.env("THREAD_EVENT_ID", run.reply_to.to_string());
         command.env(PROTOCOL_VARIABLE, self.options.protocol.name());
         command
     }

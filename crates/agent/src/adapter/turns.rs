@@ -247,6 +247,11 @@ impl Adapter {
             self.close(id, Why::Verdict(verdict))?;
             return Ok(Step::Again);
         }
+        self.tools_listed()?;
+        self.shorten()?;
+        if self.go_on_after_exit()? {
+            return Ok(Step::Again);
+        }
         self.escalate();
         let unasked_until = self.check_unasked();
         if self.program_is_done() {

@@ -23,7 +23,8 @@ use super::{Failure, Globals, Result, current_directory, find_launcher, open, pr
 Examples:
   thread agent install --thread talk -- llm -m local
   thread agent install --thread talk --env-file keys.env -- claude -p
-  thread agent install --thread talk --protocol openai --url http://localhost:11434/v1 --model qwen3
+  thread agent install --thread talk --protocol openai --url http://localhost:11434/v1 --model qwen3 \
+    --tools 'npx -y @modelcontextprotocol/server-filesystem .'
   thread agent install --thread talk --replace --permit-wait 1h --protocol acp -- claude-code-acp")]
 pub struct Command {
     /// The consumer's name

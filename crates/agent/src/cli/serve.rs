@@ -2,8 +2,9 @@
 
 use crate::adapter::{Adapter, Options};
 use crate::launcher;
-use crate::model::{Endpoint, default_key_variable};
-use crate::protocol::{Acp, Exec, Ndjson, OpenAi, Protocol, ToolServer};
+use crate::model::{self, Endpoint, default_context, default_key_variable};
+use crate::notes::Notebook;
+use crate::protocol::{Acp, Exec, ModelOptions, Ndjson, OpenAi, Protocol, ToolServer};
 use crate::seat::Seat;
 use crate::settings::{ProtocolArg, Settings, Stay, key, missing_key, read_env_file};
 use crate::sub_agent::is_sub_agent;
@@ -16,6 +17,9 @@ use super::{Failure, Globals, Result, current_directory, open, variable};
 
 /// The environment variable with the path of `--env-file`.
 pub const ENV_FILE: &str = "THREAD_AGENT_ENV_FILE";
+
+/// The folder of a thread in which servers of tools are started.
+const WORK: &str = "work";
 
 /// Processes the consumer's messages until there has been nothing to do for long enough.
 pub fn run(
@@ -56,7 +60,11 @@ pub fn run(
         }
         ProtocolArg::OpenAi => {
             program = own_program(&["_model"])?;
-            Box::new(model(&settings, &mut environment))
+            let mut servers = settings.tools.clone();
+            if settings.mcp {
+                servers.insert(0, model_tools(tools(&queue, &consumer)?));
+            }
+            Box::new(model(&settings, servers, &queue, &mut environment))
         }
     };
     let options = Options {
@@ -87,7 +95,12 @@ fn own_program(words: &[&str]) -> Result<Vec<String>> {
 
 /// The protocol for a model. Its key is taken out of `environment` and of this process's own, so that no program that
 /// is started from here has it.
-fn model(settings: &Settings, environment: &mut Vec<(String, String)>) -> OpenAi {
+fn model(
+    settings: &Settings,
+    servers: Vec<model::ToolServer>,
+    queue: &Queue,
+    environment: &mut Vec<(String, String)>,
+) -> OpenAi {
     let url = settings.url.clone().unwrap_or_default();
     let named = settings.key_env.as_deref();
     let variable = named.or_else(|| default_key_variable(&url)).map(str::to_owned);
@@ -98,8 +111,29 @@ fn model(settings: &Settings, environment: &mut Vec<(String, String)>) -> OpenAi
         unsafe { std::env::remove_var(name) };
     }
     let missing = named.filter(|_| key.is_none()).map(|name| missing_key(name).what);
-    let model = settings.model.clone().unwrap_or_default();
-    OpenAi::new(Endpoint { url, key }, model, settings.system.clone(), missing)
+    OpenAi::new(ModelOptions {
+        endpoint: Endpoint { url: url.clone(), key },
+        model: settings.model.clone().unwrap_or_default(),
+        system: settings.system.clone(),
+        servers: numbered(servers),
+        folder: queue.path().join(WORK),
+        notebook: Notebook::of(queue),
+        max_turns: settings.max_turns,
+        context: settings.context.or_else(|| default_context(&url)),
+        hindrance: missing,
+    })
+}
+
+/// Servers with a name each.
+fn numbered(mut servers: Vec<model::ToolServer>) -> Vec<model::ToolServer> {
+    for at in 1..servers.len() {
+        let (before, rest) = servers.split_at_mut(at);
+        let name = rest[0].name.clone();
+        let is_free = |name: &String| before.iter().all(|server| server.name != *name);
+        let mut names = std::iter::once(name.clone()).chain((2..).map(|number| format!("{name}{number}")));
+        rest[0].name = names.find(is_free).unwrap_or(name);
+    }
+    servers
 }
 
 /// The server of tools for the agent of this thread.
@@ -118,4 +152,12 @@ fn tools(queue: &Queue, consumer: &str) -> Result<ToolServer> {
             .filter_map(|name| Some((name.to_owned(), variable(name)?.into_string().ok()?)))
             .collect(),
     })
+}
+
+/// The same server for a model. Its programs start with a clean environment.
+fn model_tools(server: ToolServer) -> model::ToolServer {
+    let variables = server.environment.iter().map(|(name, value)| format!("{name}={value}"));
+    let program = [server.program.to_string_lossy().into_owned()];
+    let words = ["env".to_owned()].into_iter().chain(variables).chain(program).chain(server.arguments);
+    model::ToolServer { name: server.name, is_named: true, at: model::At::Command(words.collect()) }
 }

@@ -68,7 +68,8 @@ pub async fn ask(
     if matches!(response.status(), StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY) {
         let told = error_of(response, endpoint).await;
         if !told.contains("stream_options") {
-            return Err(refused(StatusCode::BAD_REQUEST, &told, endpoint, model));
+            let failed = refused(StatusCode::BAD_REQUEST, &told, endpoint, model);
+            return Err(Failed { context: context_in(&told), told, ..failed });
         }
         // Some servers do not know it: then there are no numbers of tokens.
         drop(body.as_object_mut().and_then(|body| body.shift_remove("stream_options")));
@@ -81,7 +82,9 @@ pub async fn ask(
     if !status.is_success() {
         let retry_after = retry_after(response.headers());
         let told = error_of(response, endpoint).await;
-        return Err(Failed { retry_after, ..refused(status, &told, endpoint, model) });
+        let failed = refused(status, &told, endpoint, model);
+        let context = context_in(&told).filter(|_| status != StatusCode::TOO_MANY_REQUESTS);
+        return Err(Failed { retry_after, context, told, ..failed });
     }
     let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     match kind.starts_with("application/json") {
@@ -288,6 +291,26 @@ fn refused(status: StatusCode, told: &str, endpoint: &Endpoint, model: &str) -> 
     }
 }
 
+/// How many tokens the model can read, if the error is that the prompt has more; 0 if it does not say how many.
+fn context_in(told: &str) -> Option<u64> {
+    let told = told.to_ascii_lowercase();
+    const SIGNS: [&str; 6] = [
+        "maximum context length",
+        "context_length",
+        "context size",
+        "context window",
+        "prompt is too long",
+        "context length",
+    ];
+    SIGNS.iter().find(|sign| told.contains(**sign))?;
+    let number = |before: &str| {
+        let rest = told.split(before).nth(1)?.trim_start_matches(|c: char| !c.is_ascii_digit());
+        rest[..rest.bytes().take_while(u8::is_ascii_digit).count()].parse().ok()
+    };
+    let named = ["maximum context length", " > ", "context window of", "context size"];
+    Some(named.iter().find_map(|before| number(before)).filter(|number| *number >= 256).unwrap_or(0))
+}
+
 /// Where a redirect leads is told without its query, which may have secrets.
 fn redirected(response: &Response, endpoint: &Endpoint) -> Failed {
     let to = response.headers().get(LOCATION).and_then(|to| to.to_str().ok());
@@ -331,11 +354,11 @@ fn cause(error: &reqwest::Error) -> String {
 }
 
 fn retryable(error: String) -> Failed {
-    Failed { error, retryable: true, retry_after: None }
+    Failed { error, retryable: true, ..Failed::default() }
 }
 
 fn final_failure(error: String) -> Failed {
-    Failed { error, retryable: false, retry_after: None }
+    Failed { error, retryable: false, ..Failed::default() }
 }
 
 #[cfg(test)]
@@ -349,6 +372,22 @@ mod tests {
         let date = |seconds| httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(seconds));
         assert!((28..=31).contains(&after(&date(30)).unwrap()));
         assert_eq!(after("Thu, 01 Jan 1970 00:00:00 GMT"), Some(0));
+    }
+
+    #[test]
+    fn the_length_of_a_context_is_found_in_errors() {
+        for (told, expected) in [
+            (
+                "This model's maximum context length is 8192 tokens. However, you requested 9000 tokens",
+                Some(8192),
+            ),
+            ("prompt is too long: 210000 tokens > 200000 maximum", Some(200_000)),
+            ("the request exceeds the available context size, try increasing it", Some(0)),
+            ("Requested tokens (900) exceed context window of 512", Some(512)),
+            ("the tool is unknown", None),
+        ] {
+            assert_eq!(context_in(told), expected, "{told}");
+        }
     }
 
     #[test]

@@ -105,7 +105,7 @@ impl Assembly {
             finish_reason: self.finish_reason.unwrap_or_else(|| "stop".to_owned()),
             usage: self.usage,
             model: self.model,
-            system: String::new(),
+            ..ModelTurn::default()
         }
     }
 }

@@ -114,6 +114,6 @@ async fn tools(endpoint: &Endpoint, model: &str, tell: &mut dyn FnMut(Check)) {
 
 async fn within<T>(answer: impl Future<Output = Result<T, Failed>>) -> Result<T, Failed> {
     let error = format!("there was no answer within {} s", LONGEST.as_secs());
-    let late = Failed { error, retryable: true, retry_after: None };
+    let late = Failed { error, retryable: true, ..Failed::default() };
     tokio::time::timeout(LONGEST, answer).await.unwrap_or(Err(late))
 }

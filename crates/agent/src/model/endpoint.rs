@@ -75,6 +75,12 @@ pub fn parse_url(text: &str) -> Result<String, String> {
     Ok(url.strip_suffix("/chat/completions").unwrap_or(url).to_owned())
 }
 
+/// How many tokens the model of a server can read, unless that is said. Ollama, known by its port, takes longer prompts,
+/// and leaves out their beginning in silence.
+pub fn default_context(url: &str) -> Option<u64> {
+    (Url::parse(url).ok()?.port() == Some(11434)).then_some(4096)
+}
+
 /// The environment variable with the key for a server, if none is named: only its maker's own host has one, because a
 /// key must not reach another.
 pub fn default_key_variable(url: &str) -> Option<&'static str> {

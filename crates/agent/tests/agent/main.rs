@@ -16,6 +16,8 @@ mod priorities;
 mod slots;
 mod stop;
 mod sub_agents;
+mod tools;
+mod tools_killed;
 mod usage;
 
 #[test]

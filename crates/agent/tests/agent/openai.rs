@@ -254,11 +254,14 @@ fn a_server_that_is_not_there_is_named_with_advice() {
 }
 
 #[test]
-fn a_model_is_offered_no_tools() {
+fn a_model_without_servers_of_tools_is_offered_those_for_notes() {
     let Some((talk, _models)) = talk_with("tools", &[]) else { return };
     let id = talk.say("hello");
-    assert_eq!(talk.answer(id), "it says hello");
-    assert!(requests(&talk)[0].get("tools").is_none());
+    assert_eq!(talk.answer(id), "it says Error: `key` must be a text of 1 to 256 bytes on one line");
+    let request = requests(&talk).remove(0);
+    let names: Vec<_> =
+        request["tools"].as_array().unwrap().iter().map(|tool| &tool["function"]["name"]).collect();
+    assert_eq!(names, ["memory_get", "memory_set", "memory_list", "memory_delete"]);
 }
 
 #[test]

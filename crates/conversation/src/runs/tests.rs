@@ -85,6 +85,38 @@ impl Talk {
 }
 
 #[test]
+fn a_result_that_a_model_got_resets_the_count_of_its_attempts() {
+    for (is_models, unreported, expected) in [(true, false, 1), (false, false, 3), (true, true, 3)] {
+        let mut talk = Talk::default();
+        let of = talk.message(Priority::Next);
+        let run_id = Some(format!("run_{of}"));
+        for _ in 0..2 {
+            talk.begin(of);
+            talk.fail(of, None);
+        }
+        talk.begin(of);
+        if is_models {
+            let turn = crate::ModelTurn::default();
+            talk.note(run_id.clone(), Entry::Model { turn, message_id: None }, false);
+        }
+        let result = Entry::ToolResult(ToolResult::new("c", "t", Ok("r".into())));
+        let id = talk.newest() + 1;
+        let event = Event {
+            id,
+            created_at: String::new(),
+            source: "self".into(),
+            kind: "record".into(),
+            subtype: None,
+            content: String::new(),
+            metadata: None,
+        };
+        let record = Record { run_id, entry: result, unreported, ..Record::of(event) };
+        feed(&mut talk.runs, &[Stored { record, is_pending: false, is_ending: false }]);
+        assert_eq!(talk.runs.get(of).unwrap().attempts, expected);
+    }
+}
+
+#[test]
 fn now_comes_first_and_later_last() {
     let mut talk = Talk::default();
     let later = talk.message(Priority::Later);

@@ -1,4 +1,4 @@
-use serde_json::json;
+use serde_json::{Value, json};
 use thread::NewEvent;
 
 use super::*;
@@ -104,6 +104,26 @@ fn what_was_streamed_is_that_of_the_last_attempt() {
     let (view, changes) = fold(&[&events[..], &[run(2).token("m", ""), run(2).token("m", "c")]].concat());
     assert_eq!(changes[2..], ["text lost", "attempt 2 false", "text ab", "-", "text c"]);
     assert!(view.has_streamed("abc") && !view.has_streamed("ab"));
+}
+
+#[test]
+fn the_answer_of_a_model_is_what_its_last_turn_says() {
+    let turn = |calls: Value| {
+        let message = json!({ "role": "assistant", "content": "let me see", "tool_calls": calls });
+        crate::ModelTurn { message: message.as_object().unwrap().clone(), ..Default::default() }
+    };
+    let events = [
+        message(),
+        run(1).started(),
+        run(1).token("m", "let me see"),
+        run(1).model("m", &turn(json!([{ "id": "c" }]))),
+        run(1).token("m_2", "done"),
+    ];
+    let (view, changes) = fold(&events);
+    assert_eq!(changes[2..], ["text let me see", "-", "text done"]);
+    assert!(view.has_streamed("done"));
+    let (view, _) = fold(&[&events[..4], &[run(1).model("m", &turn(json!([])))]].concat());
+    assert!(view.has_streamed(""));
 }
 
 #[test]

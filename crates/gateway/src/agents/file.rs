@@ -5,13 +5,13 @@ use std::path::Path;
 use clap::ValueEnum;
 use thread::failure::Failure;
 use thread::run::Launcher;
-use thread_agent::model::parse_url;
+use thread_agent::model::{ToolServer, parse_url};
 use thread_agent::seat::{self, Setting};
-use thread_agent::settings::{Budget, Permit, PermitWait, ProtocolArg, Settings, Stay};
+use thread_agent::settings::{Budget, MAX_TURNS, Permit, PermitWait, ProtocolArg, Settings, Stay};
 use toml::{Table, Value};
 
 use super::SESSION;
-use crate::agent::{Agent, Spec};
+use super::agent::{Agent, Spec};
 
 /// The keys of a table, as the error of another one lists them.
 const KEYS: &str = "name, command, url, protocol, permit, permit_wait, cwd, env, env_file, key_env, tools, system, \
@@ -127,7 +127,12 @@ fn spec(table: &Table, (settings, stay): (&Settings, &Stay), base: &Path) -> Res
             }
             "tools" => match value {
                 Value::Boolean(wanted) => tools = *wanted,
-                _ => return bad(key, "it is not true or false", "write tools = true"),
+                value => {
+                    settings.tools = list(key, value)?
+                        .into_iter()
+                        .map(|one| checked(key, text(key, one)?, ToolServer::parse))
+                        .collect::<Result<_, _>>()?;
+                }
             },
             "budget" => {
                 let text = match value {
@@ -199,17 +204,24 @@ fn fits(spec: &mut Spec, table: &Table, tools: bool) -> Result<(), Bad> {
             return bad(key, "it is for a model at url only", "leave it out");
         }
         // Those of the command line are for agents that can have them.
-        (settings.key_env, settings.system) = (None, None);
+        (settings.key_env, settings.system, settings.context) = (None, None, None);
+        (settings.tools, settings.max_turns) = (Vec::new(), MAX_TURNS);
     }
     if settings.protocol != ProtocolArg::Exec || is_model {
         settings.transcript = None;
     }
-    if tools && (is_model || settings.protocol != ProtocolArg::Acp) {
-        return bad("tools", "only an agent with protocol = \"acp\" can be given tools", "leave it out");
+    let has_servers = table.get("tools").is_some_and(Value::is_array);
+    if has_servers && !is_model {
+        return bad("tools", "servers of tools are for a model at url", "leave it out");
     }
-    settings.mcp = match table.contains_key("tools") {
-        true => tools,
-        false => settings.mcp && !is_model && settings.protocol == ProtocolArg::Acp,
+    let can_have_tools = is_model || settings.protocol == ProtocolArg::Acp;
+    if tools && !can_have_tools {
+        let what = "only a model at url and an agent with protocol = \"acp\" can be given tools";
+        return bad("tools", what, "leave it out");
+    }
+    settings.mcp = match table.get("tools") {
+        Some(Value::Boolean(_)) => tools,
+        _ => settings.mcp && can_have_tools,
     };
     if spec.allow.contains(&Setting::Model) && !is_model {
         return bad("allow", "a model can be chosen only for a model at url", "leave out \"model\"");

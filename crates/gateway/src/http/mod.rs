@@ -4,7 +4,7 @@ mod agui;
 mod attachments;
 mod content;
 mod error;
-pub mod hooks;
+mod hooks;
 mod login;
 mod mcp;
 pub mod metrics;

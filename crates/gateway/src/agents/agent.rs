@@ -13,8 +13,8 @@ use thread_agent::settings::{Settings, Stay, read_env_file};
 use thread_protocol::method::AgentSummary;
 use thread_sessions::{RequestError, Result, SessionId};
 
-use crate::agents::seating::{Choice, Ready, chosen_directory, not_allowed};
-use crate::agents::{SESSION, of_session};
+use super::seating::{Choice, Ready, chosen_directory, not_allowed};
+use super::{SESSION, of_session};
 
 /// What an agent is called whose command gives no name.
 const NAMELESS: &str = "agent";
