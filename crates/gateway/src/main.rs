@@ -238,6 +238,7 @@ async fn run(
         launcher,
         hub,
         catalogue,
+        known: Default::default(),
         inspector: Arc::new(inspector),
         hooks,
         read_only: options.read_only,

@@ -1,0 +1,80 @@
+//! Reads a run, as far as a client is shown it.
+
+use std::sync::Arc;
+
+use tokio::time::timeout;
+
+use super::begin::{Begun, link};
+use super::error::Result;
+use super::pieces::{Piece, Shown};
+use crate::gateway::Gateway;
+use crate::http::sse;
+use crate::session::cursor::{Cursor, Next};
+use crate::session::event::SessionEvent;
+
+/// A run from its message on.
+pub struct Follower {
+    gateway: Arc<Gateway>,
+    cursor: Cursor,
+    begun: Begun,
+    shown: Shown,
+}
+
+/// What comes next.
+pub enum Step {
+    /// What an event shows, which may be nothing.
+    Event(Arc<SessionEvent>, Vec<Piece>),
+    /// Nothing, for some time.
+    Quiet,
+    /// The gateway ends, or the session is gone.
+    Lost,
+}
+
+impl Follower {
+    /// # Errors
+    ///
+    /// The session is gone; errors of the thread.
+    pub async fn new(gateway: Arc<Gateway>, begun: Begun) -> Result<Follower> {
+        let live = gateway.hub.enter(begun.session).await?;
+        // What was shown before is read again, for what follows from it.
+        let cursor = Cursor::new(live, begun.start.message - 1);
+        let shown = Shown::of(begun.start.message, link(&gateway, begun.session));
+        Ok(Follower { gateway, cursor, begun, shown })
+    }
+
+    /// What the run has shown so far.
+    pub fn shown(&self) -> &Shown {
+        &self.shown
+    }
+
+    /// Waits for the next event. May be dropped at any time: nothing is lost.
+    pub async fn next(&mut self) -> Step {
+        loop {
+            let next = tokio::select! {
+                next = timeout(sse::KEEP_ALIVE_EVERY, self.cursor.next()) => next,
+                () = self.gateway.shutting_down() => return Step::Lost,
+            };
+            match next {
+                Err(_) => return Step::Quiet,
+                Ok(Next::Gone) => return Step::Lost,
+                Ok(Next::CaughtUp(_)) => {}
+                Ok(Next::Event(event)) => {
+                    let pieces = feed(&mut self.shown, self.begun, &event);
+                    return Step::Event(event, pieces);
+                }
+            }
+        }
+    }
+
+    /// Drops what was read ahead.
+    pub fn forget(&mut self) {
+        self.cursor.forget();
+    }
+}
+
+/// What the next event of a session shows of a run.
+pub fn feed(shown: &mut Shown, begun: Begun, event: &SessionEvent) -> Vec<Piece> {
+    let pieces = shown.feed(&event.record, event.ends == Some(begun.start.message));
+    // The client has had it from an earlier request.
+    if event.id() > begun.start.shown { pieces } else { Vec::new() }
+}
