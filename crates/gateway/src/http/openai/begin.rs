@@ -60,6 +60,11 @@ pub struct Request {
     pub own: Vec<String>,
     /// It continues after the run of this message, whatever else it brings.
     pub after: Option<(SessionId, i64)>,
+    /// The name of the agent.
+    pub model: String,
+    /// The response that it continues.
+    pub previous: Option<String>,
+    pub background: bool,
 }
 
 /// A run, as far as a client is shown it.
@@ -185,6 +190,9 @@ async fn attempt(
         chat: request.chat.clone(),
         body: Some(request.body),
         before: None,
+        model: Some(request.model.clone()),
+        previous: request.previous.clone(),
+        background: request.background,
     };
     let message = message(gateway, session, request, content.clone()).await?;
     let (own, author) = (gateway.clone(), author(request.user.as_deref()));
@@ -209,7 +217,9 @@ async fn attempt(
         let mut message = message.clone();
         message.key = Some(format!("{CLIENT}:{}", fit.follows(&path)));
         let is_open = fit.at.checked_sub(1).is_some_and(|last| path.exchanges[last].is_open);
-        message.priority = if is_open { Priority::Now } else { Priority::Next };
+        // Who has stopped reading says something else; who names a response waits for it.
+        let interrupts = is_open && matches!(aim, Aim::Shown);
+        message.priority = if interrupts { Priority::Now } else { Priority::Next };
         About { before: fit.beginning, ..about.clone() }.put(&mut message.metadata);
         let mut writer = own.writer(&mut queue, session, &author);
         let event = match writer.message(&message) {

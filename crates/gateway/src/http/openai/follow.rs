@@ -24,6 +24,8 @@ pub struct Follower {
 pub enum Step {
     /// What an event shows, which may be nothing.
     Event(Arc<SessionEvent>, Vec<Piece>),
+    /// Nothing more, for now.
+    CaughtUp,
     /// Nothing, for some time.
     Quiet,
     /// The gateway ends, or the session is gone.
@@ -49,19 +51,22 @@ impl Follower {
 
     /// Waits for the next event. May be dropped at any time: nothing is lost.
     pub async fn next(&mut self) -> Step {
-        loop {
-            let next = tokio::select! {
-                next = timeout(sse::KEEP_ALIVE_EVERY, self.cursor.next()) => next,
-                () = self.gateway.shutting_down() => return Step::Lost,
-            };
-            match next {
-                Err(_) => return Step::Quiet,
-                Ok(Next::Gone) => return Step::Lost,
-                Ok(Next::CaughtUp(_)) => {}
-                Ok(Next::Event(event)) => {
-                    let pieces = feed(&mut self.shown, self.begun, &event);
-                    return Step::Event(event, pieces);
+        let next = tokio::select! {
+            next = timeout(sse::KEEP_ALIVE_EVERY, self.cursor.next()) => next,
+            () = self.gateway.shutting_down() => return Step::Lost,
+        };
+        match next {
+            Err(_) => Step::Quiet,
+            Ok(Next::Gone) => Step::Lost,
+            Ok(Next::CaughtUp(_)) => Step::CaughtUp,
+            Ok(Next::Event(event)) => {
+                let is_end = event.ends == Some(self.begun.start.message);
+                let mut pieces = self.shown.feed(&event.record, is_end);
+                if event.id() <= self.begun.start.shown {
+                    // The client has had it from an earlier request.
+                    pieces.clear();
                 }
+                Step::Event(event, pieces)
             }
         }
     }
@@ -70,11 +75,4 @@ impl Follower {
     pub fn forget(&mut self) {
         self.cursor.forget();
     }
-}
-
-/// What the next event of a session shows of a run.
-pub fn feed(shown: &mut Shown, begun: Begun, event: &SessionEvent) -> Vec<Piece> {
-    let pieces = shown.feed(&event.record, event.ends == Some(begun.start.message));
-    // The client has had it from an earlier request.
-    if event.id() > begun.start.shown { pieces } else { Vec::new() }
 }

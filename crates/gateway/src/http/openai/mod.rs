@@ -15,6 +15,7 @@ mod matching;
 mod models;
 mod path;
 mod pieces;
+mod responses;
 mod text;
 
 pub use chat::SESSION;
@@ -37,5 +38,8 @@ pub fn routes() -> OpenApiRouter<Arc<Gateway>> {
         .routes(routes!(models::list))
         .routes(routes!(models::one))
         .routes(routes!(chat::complete))
+        .routes(routes!(responses::create))
+        .routes(routes!(responses::get, responses::delete))
+        .routes(routes!(responses::cancel))
         .layer(DefaultBodyLimit::max(MAX))
 }

@@ -69,6 +69,11 @@ pub struct About {
     pub body: Option<Digest>,
     /// What the client showed of the answer before it, if that was only its beginning.
     pub before: Option<Digest>,
+    /// The name of the agent.
+    pub model: Option<String>,
+    /// The id of the response that it continues.
+    pub previous: Option<String>,
+    pub background: bool,
 }
 
 impl About {
@@ -78,15 +83,32 @@ impl About {
         let about = message.other.get(About::KEY)?;
         let text = |key: &str| about[key].as_str().map(str::to_owned);
         let digest = |key: &str| about[key].as_str().and_then(unhex);
-        Some(About { user: text("user"), chat: text("chat"), body: digest("body"), before: digest("before") })
+        Some(About {
+            user: text("user"),
+            chat: text("chat"),
+            body: digest("body"),
+            before: digest("before"),
+            model: text("model"),
+            previous: text("previous"),
+            background: about["background"] == true,
+        })
     }
 
     pub fn put(&self, metadata: &mut Map<String, Value>) {
         let mut about = Map::new();
         let digests = [("body", self.body), ("before", self.before)].map(|(key, of)| (key, of.map(hex)));
-        let texts = [("user", self.user.clone()), ("chat", self.chat.clone())];
+        let texts = [
+            ("user", &self.user),
+            ("chat", &self.chat),
+            ("model", &self.model),
+            ("previous", &self.previous),
+        ];
+        let texts = texts.map(|(key, of)| (key, of.clone()));
         for (key, value) in texts.into_iter().chain(digests) {
             about.extend(value.map(|value| (key.to_owned(), Value::from(value))));
+        }
+        if self.background {
+            about.insert("background".to_owned(), true.into());
         }
         metadata.insert(About::KEY.to_owned(), about.into());
     }

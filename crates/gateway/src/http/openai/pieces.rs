@@ -72,11 +72,6 @@ impl Shown {
         self.view.has_started()
     }
 
-    /// Whether the run has a request for permission that waits.
-    pub fn asks(&self) -> bool {
-        self.view.asked().next().is_some()
-    }
-
     /// Takes in the next record, and says what is shown of it. `is_ending`: it ends this run.
     pub fn feed(&mut self, record: &Record, is_ending: bool) -> Vec<Piece> {
         if record.id() < self.subject {

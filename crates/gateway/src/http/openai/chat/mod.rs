@@ -66,6 +66,9 @@ pub async fn complete(
         is_retry: is_retry(&headers),
         own: origin::own(&headers),
         after: None,
+        model: chosen.name.clone(),
+        previous: None,
+        background: false,
     };
     let begun = begin(&gateway, chosen.agent, request).await?;
     let printer = Printer::new(begun, chosen.name, asked.include_usage);
@@ -121,7 +124,7 @@ pub fn in_session(begun: Begun, mut response: Response) -> Response {
 async fn whole(mut follower: Follower, mut printer: Printer) -> Result<Value> {
     while !printer.is_over() {
         match follower.next().await {
-            Step::Quiet => {}
+            Step::Quiet | Step::CaughtUp => {}
             Step::Lost => return Err(OpenAiError::ending()),
             Step::Event(event, pieces) => {
                 printer.at(event.id(), &event.record.event.created_at);
@@ -172,6 +175,7 @@ impl Source for Chunks {
     async fn next(&mut self) -> Option<io::Result<Bytes>> {
         while !self.is_done {
             match self.follower.next().await {
+                Step::CaughtUp => {}
                 Step::Quiet => return Some(Ok(Bytes::from_static(b": alive\n\n"))),
                 Step::Lost => {
                     self.is_done = true;
