@@ -15,13 +15,14 @@ use std::time::Duration;
 use thread_testkit::{clients, long, missing, program};
 
 /// The npm packages that the scenarios use, and the variable that names the folder of each.
-const NPM: [(&str, &str); 7] = [
+const NPM: [(&str, &str); 8] = [
     ("agui-0", "GATEWAY_AGUI_0"),
     ("agui-1", "GATEWAY_AGUI_1"),
     ("axe", "GATEWAY_AXE"),
     ("copilotkit", "GATEWAY_COPILOTKIT"),
     ("mcp", "THREAD_TEST_MCP"),
     ("mcp-next", "THREAD_TEST_MCP_NEXT"),
+    ("openai", "GATEWAY_OPENAI"),
     ("ws", "GATEWAY_WS"),
 ];
 
@@ -283,6 +284,23 @@ scenarios! {
         a_stream_that_continues_a_run_is_whole_wherever_it_is_resumed
         answers_with_content_parts_are_valid
         the_released_clients_answer_interrupts_and_calls
+    }
+    openai_api {
+        a_completion_is_whole_or_a_stream
+        what_cannot_be_done_is_an_error_that_says_so
+        a_conversation_is_continued_and_a_change_of_it_is_a_copy
+        a_header_names_the_conversation
+        a_client_that_stops_reading_continues_from_what_it_has
+        a_retry_joins_the_run
+        a_failed_run_is_an_error_and_is_not_sent_again
+        tools_of_the_client_are_called_and_answered
+        a_permission_is_reasoning_with_a_link_and_waits
+        responses_are_read_followed_and_continued
+        a_background_response_is_read_later_and_cancelled
+        a_stream_continues_wherever_it_was_cut
+        ten_requests_are_queued_everything_is_killed_and_ten_are_answered
+        whatever_is_edited_the_agent_has_the_conversation_that_is_shown
+        the_npm_client_streams_calls_and_continues
     }
     copilotkit {
         text_comes_through

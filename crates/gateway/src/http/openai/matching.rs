@@ -64,3 +64,6 @@ pub fn fit(past: &[Brought], path: &Path, begins: &mut dyn FnMut(&Exchange, &str
     }
     Some(Fit { at: past.len(), is_end: past.len() == path.exchanges.len(), equal_users, beginning })
 }
+
+#[cfg(test)]
+mod tests;

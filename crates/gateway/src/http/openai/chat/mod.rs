@@ -71,7 +71,7 @@ pub async fn complete(
         background: false,
     };
     let begun = begin(&gateway, chosen.agent, request).await?;
-    let printer = Printer::new(begun, chosen.name, asked.include_usage);
+    let printer = Printer::new(begun, chosen.name, !asked.stream, asked.include_usage);
     let follower = Follower::new(gateway.clone(), begun).await?;
     if asked.stream {
         return Ok(in_session(begun, sse::of(Chunks::new(follower, printer))));

@@ -13,6 +13,8 @@ pub struct Printer {
     begun: Begun,
     model: String,
     include_usage: bool,
+    /// It is not a stream.
+    is_whole: bool,
     /// When the run's message was stored, in seconds since 1970.
     created: i64,
     content: String,
@@ -23,11 +25,12 @@ pub struct Printer {
 }
 
 impl Printer {
-    pub fn new(begun: Begun, model: String, include_usage: bool) -> Printer {
+    pub fn new(begun: Begun, model: String, is_whole: bool, include_usage: bool) -> Printer {
         Printer {
             begun,
             model,
             include_usage,
+            is_whole,
             created: 0,
             content: String::new(),
             reasoning: String::new(),
@@ -88,7 +91,13 @@ impl Printer {
                 json!({ "content": text })
             }
             Piece::Reasoning(text) => self.reason(text),
-            Piece::Failed(why) => self.reason(format!("\nThe attempt failed: {why}\n")),
+            Piece::Failed(why) => {
+                // Nobody has seen it yet, unless it was streamed.
+                if self.is_whole {
+                    self.content.clear();
+                }
+                self.reason(format!("\nThe attempt failed: {why}\n"))
+            }
             Piece::Call { name, arguments } => {
                 let id = ids::id(CALL, self.begun.session, event);
                 let call = json!({
