@@ -300,6 +300,7 @@ scenarios! {
         a_stream_continues_wherever_it_was_cut
         ten_requests_are_queued_everything_is_killed_and_ten_are_answered
         whatever_is_edited_the_agent_has_the_conversation_that_is_shown
+        the_example_of_the_documentation_gets_an_answer
         the_npm_client_streams_calls_and_continues
     }
     copilotkit {

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shlex
 import sys
 import tempfile
@@ -289,8 +290,10 @@ async def tools_of_the_client_are_called_and_answered():
             messages += [{"role": "tool", "tool_call_id": asked.id, "content": "blue"}]
             # However often the result is sent, it is the same run.
             for _ in range(2):
-                last, _ = await ask(api, *messages, tools=tools)
+                last, session = await ask(api, *messages, tools=tools)
                 assert "blue" in last.choices[0].message.content and last.choices[0].finish_reason == "stop", last
+            messages += [last.choices[0].message.to_dict(), user([[FINAL]])]
+            assert (await ask(api, *messages))[1] == session
         response = await api.responses.create(
             model="player", input=json.dumps(steps), tools=[{"type": "function", **FUNCTION}])
         asked = response.output[-1]
@@ -475,6 +478,15 @@ async def whatever_is_edited_the_agent_has_the_conversation_that_is_shown():
                     # Only where a client has stopped reading, never in a copy.
                     assert here in [normal(answer(one))[:len(here)] for one in "abc"], (seed, at, act, there, here)
             chat.append([text, content])
+
+
+async def the_example_of_the_documentation_gets_an_answer():
+    page = (pathlib.Path(os.environ["DOCS"]) / "SERVE.md").read_text()
+    example = re.search(r"^```python\n(.*?)^```$", page, re.M | re.S)[1]
+    with Gateway("--agent", AGENT, "--protocol", "ndjson") as gateway:
+        example = example.replace("https://chat.example.org", gateway.url).replace("/srv/thread", str(gateway.root))
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", example, stdout=asyncio.subprocess.PIPE)
+        assert (await process.communicate())[0].decode().strip() == answer("Hello")
 
 
 async def the_npm_client_streams_calls_and_continues():

@@ -199,7 +199,7 @@ async fn attempt(
     let past = request.conversation.past.clone();
     let work = move || {
         let mut queue = own.root.queue(session)?;
-        let mut path = Path::default();
+        let mut path = own.known.last(session);
         update(&mut path, &mut queue)?;
         let Some(fit) = place(&mut queue, &path, &past, aim)? else { return Ok(Tried::Other) };
         let copy = |path: &Path| match path.exchanges.get(fit.at) {

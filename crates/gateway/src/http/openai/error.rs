@@ -6,8 +6,10 @@ use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use serde::Serialize;
 use serde_json::{Value, json};
 use thread_sessions::RequestError;
+use utoipa::{IntoResponses, ToSchema};
 
 use crate::http::error::HttpError;
 
@@ -21,6 +23,35 @@ const LONGEST: usize = 64 * 1024;
 pub const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 pub type Result<T> = std::result::Result<T, OpenAiError>;
+
+/// What every error of these paths is answered with.
+#[derive(Serialize, ToSchema)]
+#[schema(as = OpenAiError)]
+pub struct Body {
+    error: Details,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = OpenAiErrorDetails)]
+struct Details {
+    /// What is wrong, and what to do about it.
+    message: String,
+    /// `invalid_request_error`, `authentication_error`, `permission_error`, `rate_limit_error` or `server_error`.
+    r#type: String,
+    /// The field of the request that is wrong.
+    param: Option<String>,
+    code: Option<String>,
+}
+
+/// The error responses of these paths, for the description.
+#[derive(IntoResponses)]
+#[expect(dead_code, reason = "only described")]
+pub enum Failures {
+    #[response(status = "4XX")]
+    OfClient(Body),
+    #[response(status = "5XX")]
+    OfGateway(Body),
+}
 
 /// An error response.
 #[derive(Debug)]

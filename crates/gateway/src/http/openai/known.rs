@@ -36,6 +36,12 @@ pub struct Known(Mutex<HashMap<SessionId, (Stamp, Arc<Path>)>>);
 ///
 /// Errors of the thread.
 pub fn update(path: &mut Path, queue: &mut Queue) -> Result<()> {
+    if let Some(last) = path.exchanges.last()
+        && queue.stored_at(last.message)?.as_ref() != Some(&last.at)
+    {
+        // It was deleted, or another session has the id now.
+        *path = Path::default();
+    }
     let after = path.upto;
     let upto = for_each(queue, after, EVENTS, &mut |event| path.note(&event.record, event.ends))?;
     path.upto = path.upto.max(upto);
@@ -43,6 +49,12 @@ pub fn update(path: &mut Path, queue: &mut Queue) -> Result<()> {
 }
 
 impl Known {
+    /// What is known of a session, without looking whether it has changed.
+    pub fn last(&self, session: SessionId) -> Path {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(&session).map(|(_, path)| Path::clone(path)).unwrap_or_default()
+    }
+
     /// The sessions of this interface, those that were active last first, and besides them the session `named`.
     ///
     /// # Errors

@@ -8,10 +8,9 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use super::error::{OpenAiError, Result};
+use super::error::{Failures, OpenAiError, Result};
 use crate::agent::Agent;
 use crate::gateway::Gateway;
-use crate::http::error::Failures;
 
 /// What an agent is called that has no name.
 const UNNAMED: &str = "thread";

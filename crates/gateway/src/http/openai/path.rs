@@ -47,6 +47,8 @@ struct Open {
 pub struct Exchange {
     /// The event of the message; of what the assistant said first, that event.
     pub message: i64,
+    /// When that was stored.
+    pub at: String,
     pub user: Option<Digest>,
     /// What the answer may look like: as it is stored, and as it was shown. Empty if there is none.
     pub forms: Vec<Digest>,
@@ -131,7 +133,7 @@ impl Path {
             Entry::Message(message) => self.message(record, message),
             // What the assistant said first, where a conversation was brought.
             Entry::Answer { answer, reply_to: None, began: None } if self.exchanges.is_empty() => {
-                let mut exchange = Exchange::new(id);
+                let mut exchange = Exchange::new(record);
                 exchange.answered(&thread_conversation::text_of(&answer.content), &record.event.created_at);
                 self.exchanges.push(exchange);
             }
@@ -174,7 +176,7 @@ impl Path {
         }
         let id = record.id();
         let said = thread_conversation::text_of(&message.content);
-        let mut exchange = Exchange::new(id);
+        let mut exchange = Exchange::new(record);
         exchange.user = Some(digest(&normal(&said)));
         (exchange.is_open, exchange.body) = (true, about.body);
         if self.exchanges.len() < MOST {
@@ -192,9 +194,10 @@ impl Path {
 }
 
 impl Exchange {
-    fn new(message: i64) -> Exchange {
+    fn new(record: &Record) -> Exchange {
         Exchange {
-            message,
+            message: record.id(),
+            at: record.event.created_at.clone(),
             user: None,
             forms: Vec::new(),
             heads: Vec::new(),

@@ -18,13 +18,12 @@ use self::printer::Printer;
 use self::request::ChatRequest;
 pub use self::request::{flag, text};
 use super::begin::{Begun, Request, begin};
-use super::error::{OpenAiError, Result};
+use super::error::{Failures, OpenAiError, Result};
 use super::follow::{Follower, Step};
 use super::models::model;
 use super::text::digest_of;
 use crate::access::origin;
 use crate::gateway::Gateway;
-use crate::http::error::Failures;
 use crate::http::sse::{self, Source};
 
 /// The client's names for a conversation, the first of which counts.
