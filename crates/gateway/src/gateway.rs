@@ -53,6 +53,7 @@ pub struct Gateway {
     pub launcher: Launcher,
     pub hub: Hub,
     pub catalogue: Arc<Catalogue>,
+    /// For clients that bring the whole conversation with each request.
     pub known: Arc<Known>,
     pub inspector: Arc<Inspector>,
     pub hooks: Hooks,

@@ -7,36 +7,31 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use thread::Queue;
 use thread::model::time;
-use thread::{Error, NewEvent, Queue};
-use thread_conversation::{Answer, ClientInput, Fork, Message, Priority, Record, Run};
+use thread_conversation::{ClientInput, Priority, Record};
 use thread_protocol::Content;
 use thread_sessions::{Kind, RequestError, SessionId};
 use uuid::Uuid;
 
-use super::conversation::{Asks, Conversation, Exchange, Output};
+use super::calls::answer_calls;
+use super::conversation::{Asks, Conversation, Exchange};
 use super::error::{OpenAiError, Result};
-use super::ids;
 use super::known::update;
 use super::matching::{Fit, fit};
+use super::new_session::{brought, copied};
 use super::path::{About, Path, handed};
-use super::text::{Digest, hex, normal};
+use super::text::{Digest, normal};
 use crate::agent::Agent;
 use crate::gateway::Gateway;
-use crate::http::agui::input::Input;
-use crate::http::agui::respond::respond;
 use crate::http::agui::translate::Start;
 use crate::http::attachments::store_inline;
 use crate::session::blocking_pool::blocking;
-use crate::session::root::{Copying, create_with_messages, fork};
 use crate::session::write::{Author, ClientMessage, extract_attachments, short};
 use crate::storage::Object;
 
 /// The client type of these clients, and the client of a request that names no user.
-const CLIENT: &str = "openai";
-
-/// The prefix of the ids of calls.
-pub const CALL: &str = "call_";
+pub const CLIENT: &str = "openai";
 
 /// How many sessions with the same texts are tried.
 const TRIED: usize = 8;
@@ -76,7 +71,7 @@ pub struct Begun {
 
 /// Where in a session the message belongs.
 #[derive(Debug, Clone, Copy)]
-enum Aim {
+pub enum Aim {
     /// After what the client shows.
     Shown,
     /// After the run of a message.
@@ -86,7 +81,7 @@ enum Aim {
 }
 
 /// What became of an attempt to continue a session.
-enum Tried {
+pub enum Tried {
     Begun(Start),
     /// The place is not the end, or was just taken: a copy of what is before this message continues.
     Copy {
@@ -133,6 +128,10 @@ pub async fn begin(gateway: &Arc<Gateway>, agent: &Agent, request: Request) -> R
             Tried::Other => {}
         }
     }
+    if request.after.is_some() {
+        let what = "the session no longer has the run of that response - begin a new conversation";
+        return Err(OpenAiError::of_param("previous_response_id", what));
+    }
     brought(gateway, agent, &request, &content).await
 }
 
@@ -178,7 +177,11 @@ async fn candidates(gateway: &Arc<Gateway>, request: &Request) -> Result<Vec<Ses
 }
 
 /// Continues a session, if the place is its end.
-async fn attempt(
+///
+/// # Errors
+///
+/// A file is refused; errors of the thread.
+pub async fn attempt(
     gateway: &Arc<Gateway>,
     session: SessionId,
     request: &Request,
@@ -203,9 +206,7 @@ async fn attempt(
         update(&mut path, &mut queue)?;
         let Some(fit) = place(&mut queue, &path, &past, aim)? else { return Ok(Tried::Other) };
         let copy = |path: &Path| match path.exchanges.get(fit.at) {
-            Some(next) if fit.can_be_copied(path) || !matches!(aim, Aim::Shown) => {
-                Tried::Copy { before: next.message }
-            }
+            Some(next) if fit.can_be_copied => Tried::Copy { before: next.message },
             _ => Tried::Other,
         };
         if !fit.is_end {
@@ -253,7 +254,13 @@ fn place(
     aim: Aim,
 ) -> thread_sessions::Result<Option<Fit>> {
     let all = path.exchanges.len();
-    let at = |at: usize| Fit { at, is_end: at == all, equal_users: 0, beginning: None };
+    let at = |at: usize| Fit {
+        at,
+        is_end: at == all && !path.is_too_long,
+        equal_users: 0,
+        beginning: None,
+        can_be_copied: true,
+    };
     match aim {
         Aim::End => return Ok(Some(at(all))),
         Aim::After(message) => {
@@ -327,7 +334,11 @@ async fn message(
 }
 
 /// Stores the files in a content. Returns what remains of it, the metadata that names them, and the files.
-async fn taken(
+///
+/// # Errors
+///
+/// It cannot be stored, or is refused.
+pub async fn taken(
     gateway: &Arc<Gateway>,
     session: SessionId,
     request: &Request,
@@ -343,161 +354,4 @@ async fn taken(
     let mut metadata = serde_json::Map::new();
     let (content, files) = extract_attachments(&gateway.storage, &own, content, &mut metadata)?;
     Ok((content, metadata, files))
-}
-
-/// Continues in a copy of what a session has before a message.
-async fn copied(
-    gateway: &Arc<Gateway>,
-    agent: &Agent,
-    from: SessionId,
-    before: i64,
-    request: &Request,
-    content: &Content,
-) -> Result<Begun> {
-    let session = SessionId::random();
-    let (own, agent) = (gateway.clone(), agent.clone());
-    let source = author(request.user.as_deref()).source(session);
-    let work = move || {
-        let title = own.catalogue.summary(&own.root, &own.root.entry(from)?)?.title();
-        let before = format!("event_{before}");
-        let copying = Copying { before: Some(&before), title: None, title_there: &title, source: &source };
-        fork(&own.root, from, session, copying, Some(&agent), &own.storage)
-    };
-    gateway.common.copies.run(from, Kind::Read, work).await?;
-    // Nobody else knows it.
-    match attempt(gateway, session, request, content, Aim::End).await? {
-        Tried::Begun(start) => Ok(Begun { session, start }),
-        _ => Err(RequestError::NotNow(format!("session '{session}' was just changed")).into()),
-    }
-}
-
-/// Continues in a session that begins with what the client has brought.
-async fn brought(
-    gateway: &Arc<Gateway>,
-    agent: &Agent,
-    request: &Request,
-    content: &Content,
-) -> Result<Begun> {
-    let named = request.chat.as_deref().map(SessionId::named);
-    let is_free = |id: &SessionId| !gateway.root.path_of(*id).join(thread::files::DB).exists();
-    if let Some(session) = named.filter(is_free) {
-        create(gateway, agent, session, request).await?;
-        // Another request may have made it at the same time.
-        if let Tried::Begun(start) = attempt(gateway, session, request, content, Aim::Shown).await? {
-            return Ok(Begun { session, start });
-        }
-    }
-    let session = SessionId::random();
-    create(gateway, agent, session, request).await?;
-    match attempt(gateway, session, request, content, Aim::End).await? {
-        Tried::Begun(start) => Ok(Begun { session, start }),
-        _ => Err(RequestError::NotNow(format!("session '{session}' was just changed")).into()),
-    }
-}
-
-/// Makes a session that begins with what the client has brought.
-async fn create(gateway: &Arc<Gateway>, agent: &Agent, session: SessionId, request: &Request) -> Result<()> {
-    let source = author(request.user.as_deref()).source(session);
-    let about = About { user: request.user.clone(), chat: request.chat.clone(), ..About::default() };
-    let (mut events, mut files) = (Vec::new(), Vec::new());
-    for exchange in &request.conversation.past {
-        let said = match &exchange.user {
-            Some(said) => Some(taken(gateway, session, request, said.clone()).await?),
-            None => None,
-        };
-        let said = said.map(|(content, mut metadata, named)| {
-            files.extend(named);
-            about.put(&mut metadata);
-            Message { content: content.to_stored(), other: metadata, ..Message::default() }
-        });
-        push_exchange(&mut events, &source, said, exchange.whole_answer()).map_err(RequestError::from)?;
-    }
-    if !events.is_empty() {
-        let fork = Fork { session_id: String::new(), title: String::new(), before: None };
-        let forked = thread_conversation::forked(&source, &fork).map_err(Error::from);
-        events.push(forked.map_err(RequestError::from)?);
-    }
-    let (own, agent) = (gateway.clone(), agent.clone());
-    let work = move || {
-        for file in &files {
-            own.storage.claim(file, session).map_err(|e| RequestError::Disk(own.storage.file_of(file), e))?;
-        }
-        create_with_messages(&own.root, session, Some(&agent), &events)
-    };
-    Ok(gateway.pool().run(session, Kind::Write, work).await?)
-}
-
-/// Adds what was said before, as a session has it: a message, and the answer under its key.
-fn push_exchange(
-    events: &mut Vec<NewEvent<'static>>,
-    source: &str,
-    said: Option<Message>,
-    answer: String,
-) -> std::result::Result<(), Error> {
-    let mut run = Run { is_own: true, ..Run::default() };
-    if let Some(message) = said {
-        events.push(message.event(source)?);
-        let id = events.len() as i64;
-        run = Run { run_id: thread_conversation::run_id_of(id), reply_to: id, attempt: 0, is_own: false };
-    }
-    if !answer.is_empty() {
-        let is_first = run.is_own;
-        let mut event = run.answer(&Answer { content: answer, ..Answer::default() });
-        if is_first {
-            // It answers nothing, and ends no run.
-            (event.metadata, event.idempotency_key) = (None, None);
-        }
-        events.push(event);
-    }
-    Ok(())
-}
-
-/// Stores the results of calls, and continues their run.
-async fn answer_calls(gateway: &Arc<Gateway>, request: &Request, results: &[Output]) -> Result<Begun> {
-    let unknown = |call_id: &str| {
-        OpenAiError::bad(format!("there is no call '{call_id}' - send the result with the id of the call"))
-    };
-    let mut calls = Vec::with_capacity(results.len());
-    for result in results {
-        let (session, event) = ids::place(CALL, &result.call_id).ok_or_else(|| unknown(&result.call_id))?;
-        calls.push((session, event, result.clone()));
-    }
-    let Some((session, ..)) = calls.last().cloned() else { return Err(unknown("")) };
-    if let Some((.., other)) = calls.iter().find(|(of, ..)| *of != session) {
-        return Err(unknown(&other.call_id));
-    }
-    gateway.root.refuse_deleted(session)?;
-    let (own, author) = (gateway.clone(), author(request.user.as_deref()));
-    let run_id = format!("{CLIENT}_{}", hex(request.body));
-    let work = move || {
-        let mut queue = own.root.queue(session)?;
-        let mut results = Vec::with_capacity(calls.len());
-        for (_, event, output) in &calls {
-            let record = queue.event(*event)?.map(Record::of);
-            let Some(id) = record.filter(|record| record.for_client).and_then(|one| one.shown_call_id())
-            else {
-                return Ok(Err(output.call_id.clone()));
-            };
-            results.push(output.message(id));
-        }
-        let input = Input {
-            version: None,
-            thread_id: session.to_string(),
-            run_id: run_id.clone(),
-            message: None,
-            previous: None,
-            resume: Vec::new(),
-            last_results: results.len(),
-            results,
-            handed: ClientInput::default(),
-        };
-        let start = respond(&mut own.writer(&mut queue, session, &author), &input)?;
-        Ok(start.ok_or_else(|| calls[0].2.call_id.clone()))
-    };
-    match gateway.pool().run(session, Kind::Write, work).await {
-        Ok(Ok(start)) => Ok(Begun { session, start }),
-        Ok(Err(call_id)) => Err(unknown(&call_id)),
-        Err(RequestError::UnknownSession(_)) => Err(unknown(&results[0].call_id)),
-        Err(e) => Err(e.into()),
-    }
 }

@@ -22,16 +22,11 @@ pub struct Fit {
     pub equal_users: usize,
     /// If the client shows only the beginning of the last answer, the digest of that.
     pub beginning: Option<Digest>,
+    /// Whether a copy of the exchanges before it is what the client shows.
+    pub can_be_copied: bool,
 }
 
 impl Fit {
-    /// Whether a copy of the exchanges before the place is what the client shows: each was answered, and none is shown
-    /// in part.
-    pub fn can_be_copied(&self, path: &Path) -> bool {
-        self.beginning.is_none()
-            && path.exchanges[..self.at].iter().all(|one| one.is_answered && !one.is_open)
-    }
-
     /// What the next message follows: the message of the exchange before it, 0 at the beginning.
     pub fn follows(&self, path: &Path) -> i64 {
         self.at.checked_sub(1).and_then(|last| path.exchanges.get(last)).map_or(0, |last| last.message)
@@ -46,11 +41,12 @@ impl Fit {
 /// Where a client's conversation continues in a session; `None` if the session is another conversation. `begins` says
 /// whether the text of an answer begins with another, both in normal form.
 pub fn fit(past: &[Brought], path: &Path, begins: &mut dyn FnMut(&Exchange, &str) -> bool) -> Option<Fit> {
-    let shown = path.exchanges.get(..past.len())?;
-    let (mut equal_users, mut beginning) = (0, None);
+    let shown = path.exchanges.get(..past.len()).filter(|_| !path.is_too_long)?;
+    let (mut equal_users, mut beginning, mut can_be_copied) = (0, None, true);
     for (at, (brought, exchange)) in past.iter().zip(shown).enumerate() {
         let is_same_user = brought.user_digest() == exchange.user;
         equal_users += usize::from(is_same_user);
+        can_be_copied &= exchange.is_copied_as(brought);
         if exchange.is_shown_by(brought) {
             continue;
         }
@@ -62,7 +58,8 @@ pub fn fit(past: &[Brought], path: &Path, begins: &mut dyn FnMut(&Exchange, &str
         }
         beginning = Some(digest(&answer));
     }
-    Some(Fit { at: past.len(), is_end: past.len() == path.exchanges.len(), equal_users, beginning })
+    let is_end = past.len() == path.exchanges.len();
+    Some(Fit { at: past.len(), is_end, equal_users, beginning, can_be_copied })
 }
 
 #[cfg(test)]

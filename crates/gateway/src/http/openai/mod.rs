@@ -5,6 +5,7 @@
 //! form of chat completions or of responses.
 
 mod begin;
+mod calls;
 mod chat;
 mod conversation;
 mod error;
@@ -13,6 +14,7 @@ mod ids;
 pub mod known;
 mod matching;
 mod models;
+mod new_session;
 mod path;
 mod pieces;
 mod responses;

@@ -18,8 +18,8 @@ pub const EVENTS: &str = "type = 'message' OR subtype IN ('run', 'token', 'model
 /// How much of an answer is kept, in characters of its normal form.
 const HEAD: usize = 64;
 
-/// The most exchanges of a path. A longer conversation is continued by its header alone.
-pub const MOST: usize = 2000;
+/// The most exchanges of a path. A longer session is none that a client could continue.
+const MOST: usize = 2000;
 
 /// A session as its clients show it.
 #[derive(Debug, Clone, Default)]
@@ -27,6 +27,8 @@ pub struct Path {
     /// The id up to which it was read.
     pub upto: i64,
     pub exchanges: Vec<Exchange>,
+    /// There are more than are kept.
+    pub is_too_long: bool,
     /// Of which `user` its requests were, and under which name of the client's.
     pub user: Option<String>,
     pub chat: Option<String>,
@@ -54,8 +56,8 @@ pub struct Exchange {
     pub forms: Vec<Digest>,
     /// The beginnings of these.
     heads: Vec<String>,
-    /// Whether it was answered, not cancelled.
-    pub is_answered: bool,
+    /// The answer as a copy of the session has it.
+    copied: Option<Digest>,
     pub is_open: bool,
     /// When it ended.
     pub ended_at: String,
@@ -135,6 +137,7 @@ impl Path {
             Entry::Answer { answer, reply_to: None, began: None } if self.exchanges.is_empty() => {
                 let mut exchange = Exchange::new(record);
                 exchange.answered(&thread_conversation::text_of(&answer.content), &record.event.created_at);
+                exchange.copied = exchange.forms.first().copied();
                 self.exchanges.push(exchange);
             }
             Entry::Clear => {
@@ -159,8 +162,9 @@ impl Path {
                     Entry::Answer { answer, .. } => Some(thread_conversation::text_of(&answer.content)),
                     _ => ending.partial.map(str::to_owned),
                 };
-                exchange.is_answered = matches!(record.entry, Entry::Answer { .. });
                 exchange.answered(&said.unwrap_or_default(), &record.event.created_at);
+                let is_answer = matches!(record.entry, Entry::Answer { .. });
+                exchange.copied = exchange.forms.first().copied().filter(|_| is_answer);
                 exchange.answered(&open.text, &record.event.created_at);
             }
         }
@@ -179,7 +183,8 @@ impl Path {
         let mut exchange = Exchange::new(record);
         exchange.user = Some(digest(&normal(&said)));
         (exchange.is_open, exchange.body) = (true, about.body);
-        if self.exchanges.len() < MOST {
+        self.is_too_long |= self.exchanges.len() >= MOST;
+        if !self.is_too_long {
             self.exchanges.push(exchange);
             let mut shown = Shown::of(id, String::new());
             shown.feed(record, false);
@@ -201,7 +206,7 @@ impl Exchange {
             user: None,
             forms: Vec::new(),
             heads: Vec::new(),
-            is_answered: true,
+            copied: None,
             is_open: false,
             ended_at: String::new(),
             body: None,
@@ -223,6 +228,12 @@ impl Exchange {
     pub fn may_begin_with(&self, beginning: &str) -> bool {
         self.is_open
             || self.heads.iter().any(|head| beginning.starts_with(&**head) || head.starts_with(beginning))
+    }
+
+    /// Whether a copy of this is what a client shows that brings an exchange.
+    pub fn is_copied_as(&self, brought: &Brought) -> bool {
+        let answer = brought.answer();
+        !self.is_open && self.copied == (!answer.is_empty()).then(|| digest(&answer))
     }
 
     /// Whether a client that brings an exchange shows this one. Texts of users are not compared, unless there is

@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 use thread::model::time;
 
-use super::super::begin::{Begun, CALL};
+use super::super::begin::Begun;
+use super::super::calls::CALL;
 use super::super::error::OpenAiError;
 use super::super::ids;
 use super::super::pieces::{End, Piece, Used};

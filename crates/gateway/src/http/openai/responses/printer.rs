@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use thread::model::time;
 use thread_conversation::{ClientInput, Entry, Record};
 
-use super::super::begin::{Begun, CALL};
+use super::super::begin::Begun;
+use super::super::calls::CALL;
 use super::super::ids;
 use super::super::path::About;
 use super::super::pieces::{End, Piece, Shown, Used};
