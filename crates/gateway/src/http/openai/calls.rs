@@ -5,7 +5,7 @@ use std::sync::Arc;
 use thread_conversation::{ClientInput, Record};
 use thread_sessions::{Kind, RequestError};
 
-use super::begin::{Begun, CLIENT, Request, author};
+use super::asked::{Begun, CLIENT, Request, author};
 use super::conversation::Output;
 use super::error::{OpenAiError, Result};
 use super::ids;

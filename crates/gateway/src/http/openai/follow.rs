@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::time::timeout;
 
-use super::begin::{Begun, link};
+use super::asked::{Begun, link};
 use super::error::Result;
 use super::pieces::{Piece, Shown};
 use crate::gateway::Gateway;

@@ -4,6 +4,8 @@
 //! request continues, and stores its message; [`pieces`] says what clients get of a run, and the printers give that the
 //! form of chat completions or of responses.
 
+mod asked;
+mod attempt;
 mod begin;
 mod calls;
 mod chat;

@@ -7,7 +7,8 @@ use thread_conversation::{Answer, Fork, Message, Run};
 use thread_protocol::Content;
 use thread_sessions::{Kind, RequestError, SessionId};
 
-use super::begin::{Aim, Begun, Request, Tried, attempt, author, taken};
+use super::asked::{Begun, Request, author, taken};
+use super::attempt::{Aim, Tried, attempt};
 use super::error::Result;
 use super::path::About;
 use crate::agent::Agent;

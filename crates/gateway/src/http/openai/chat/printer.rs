@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use thread::model::time;
 
-use super::super::begin::Begun;
+use super::super::asked::Begun;
 use super::super::calls::CALL;
 use super::super::error::OpenAiError;
 use super::super::ids;

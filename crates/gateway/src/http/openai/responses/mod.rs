@@ -25,7 +25,8 @@ use tokio::time::{Instant, timeout_at};
 
 use self::printer::{Frame, Printer, RESPONSE};
 use self::request::ResponseRequest;
-use super::begin::{Begun, Request, author, begin};
+use super::asked::{Begun, Request, author};
+use super::begin::begin;
 use super::chat::{chat_of, in_session, is_retry, parsed, refuse_task};
 use super::error::{Failures, OpenAiError, Result};
 use super::follow::{Follower, Step};

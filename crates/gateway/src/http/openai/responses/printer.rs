@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use thread::model::time;
 use thread_conversation::{ClientInput, Entry, Record};
 
-use super::super::begin::Begun;
+use super::super::asked::Begun;
 use super::super::calls::CALL;
 use super::super::ids;
 use super::super::path::About;
