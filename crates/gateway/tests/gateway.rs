@@ -294,6 +294,7 @@ scenarios! {
         a_retry_joins_the_run
         a_failed_run_is_an_error_and_is_not_sent_again
         tools_of_the_client_are_called_and_answered
+        a_file_in_a_message_reaches_the_agent
         a_permission_is_reasoning_with_a_link_and_waits
         responses_are_read_followed_and_continued
         a_background_response_is_read_later_and_cancelled

@@ -1,6 +1,7 @@
 """OpenAI's interface with its released clients, and every frame of it with the validator of Open Responses."""
 
 import asyncio
+import base64
 import json
 import os
 import pathlib
@@ -18,8 +19,9 @@ import pydantic
 from openai.types.responses import ResponseStreamEvent
 
 from agent import answer
-from answers import ACP, ASKING, call, play, result, session_of, token, until
-from crowd import AGENT, HERE, processes_of
+from answers import ASKING, call, play, result, session_of, token, until
+from attachments import PNG
+from crowd import AGENT, HERE
 from harness import PATIENCE, THREAD, Gateway, run
 from reboots import kill_everything
 
@@ -301,6 +303,25 @@ async def tools_of_the_client_are_called_and_answered():
         output = [{"type": "function_call_output", "call_id": asked.call_id, "output": "green"}]
         rest = await api.responses.create(model="player", previous_response_id=response.id, input=output)
         assert "green" in rest.output_text and "Which" not in rest.output_text, rest
+
+
+async def a_file_in_a_message_reaches_the_agent():
+    png = "data:image/png;base64," + base64.b64encode(PNG).decode()
+    with Gateway("--agent", PLAYER, "--protocol", "ndjson") as gateway:
+        api = client(gateway)
+        parts = [{"type": "text", "text": json.dumps([[{"given": True}, FINAL]])},
+                 {"type": "image_url", "image_url": {"url": png}}]
+        first, session = await ask(api, {"role": "user", "content": parts})
+        text = first.choices[0].message.content
+        assert "attachments" in text and ".png" in text, text
+        # Chat programs send it again each time.
+        past = [{"role": "user", "content": parts}, said(text)]
+        assert (await ask(api, *past, user([[FINAL]])))[1] == session
+        # Where what they have is nobody's, it is stored in a session of its own.
+        past = [{"role": "user", "content": parts}, said("Nobody said this.")]
+        _, other = await ask(api, *past, user([[FINAL]]))
+        [brought] = [event for event in gateway.events(other) if event["id"] == 1]
+        assert other != session and brought["metadata"]["user_message_attachments"]["mime_type"] == "image/png"
 
 
 async def a_permission_is_reasoning_with_a_link_and_waits():

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::asked::{CLIENT, Request, author, taken};
 use super::conversation::Exchange;
-use super::error::Result;
+use super::error::{OpenAiError, Result};
 use super::known::update;
 use super::matching::{Fit, fit};
 use super::path::{About, Path, handed};
@@ -18,6 +18,9 @@ use super::text::normal;
 use crate::gateway::Gateway;
 use crate::http::agui::translate::Start;
 use crate::session::write::{ClientMessage, short};
+
+/// The most that is handed to the agent with a message, in bytes of JSON.
+const MAX_HANDED: usize = 1024 * 1024;
 
 /// Where in a session the message belongs.
 #[derive(Debug, Clone, Copy)]
@@ -183,6 +186,10 @@ async fn message(
 ) -> Result<ClientMessage> {
     let (content, mut metadata, attachments) = taken(gateway, session, request, content).await?;
     let handed = handed(request.tools.clone(), &request.conversation.instructions);
+    if serde_json::to_string(&handed.0).is_ok_and(|text| text.len() > MAX_HANDED) {
+        let what = "the tools and instructions have more than 1 MiB - send less of them";
+        return Err(OpenAiError::of_param("tools", what));
+    }
     if !handed.is_empty() {
         metadata.insert(ClientInput::KEY.to_owned(), handed.0.into());
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::asked::{Begun, link};
 use super::error::Result;
@@ -18,6 +18,8 @@ pub struct Follower {
     cursor: Cursor,
     begun: Begun,
     shown: Shown,
+    /// Since when nothing was shown.
+    quiet_since: Instant,
 }
 
 /// What comes next.
@@ -41,7 +43,7 @@ impl Follower {
         // What was shown before is read again, for what follows from it.
         let cursor = Cursor::new(live, begun.start.message - 1);
         let shown = Shown::of(begun.start.message, link(&gateway, begun.session));
-        Ok(Follower { gateway, cursor, begun, shown })
+        Ok(Follower { gateway, cursor, begun, shown, quiet_since: Instant::now() })
     }
 
     /// What the run has shown so far.
@@ -52,11 +54,14 @@ impl Follower {
     /// Waits for the next event. May be dropped at any time: nothing is lost.
     pub async fn next(&mut self) -> Step {
         let next = tokio::select! {
-            next = timeout(sse::KEEP_ALIVE_EVERY, self.cursor.next()) => next,
+            next = timeout_at(self.quiet_since + sse::KEEP_ALIVE_EVERY, self.cursor.next()) => next,
             () = self.gateway.shutting_down() => return Step::Lost,
         };
         match next {
-            Err(_) => Step::Quiet,
+            Err(_) => {
+                self.quiet_since = Instant::now();
+                Step::Quiet
+            }
             Ok(Next::Gone) => Step::Lost,
             Ok(Next::CaughtUp(_)) => Step::CaughtUp,
             Ok(Next::Event(event)) => {
@@ -65,6 +70,9 @@ impl Follower {
                 if event.id() <= self.begun.start.shown {
                     // The client has had it from an earlier request.
                     pieces.clear();
+                }
+                if !pieces.is_empty() {
+                    self.quiet_since = Instant::now();
                 }
                 Step::Event(event, pieces)
             }

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use self::printer::Printer;
 use self::request::ChatRequest;
-pub use self::request::{flag, text};
+pub use self::request::{flag, text, user};
 use super::asked::{Begun, Request};
 use super::begin::begin;
 use super::error::{Failures, OpenAiError, Result};

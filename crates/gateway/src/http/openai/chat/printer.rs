@@ -18,6 +18,8 @@ pub struct Printer {
     is_whole: bool,
     /// When the run's message was stored, in seconds since 1970.
     created: i64,
+    has_content: bool,
+    /// What the whole completion has. Of a stream, nothing is kept.
     content: String,
     reasoning: String,
     calls: Vec<Value>,
@@ -33,6 +35,7 @@ impl Printer {
             include_usage,
             is_whole,
             created: 0,
+            has_content: false,
             content: String::new(),
             reasoning: String::new(),
             calls: Vec::new(),
@@ -87,8 +90,11 @@ impl Printer {
     pub fn piece(&mut self, event: i64, piece: Piece) -> Vec<Value> {
         let delta = match piece {
             Piece::Text { text, is_new } => {
-                let text = if is_new && !self.content.is_empty() { format!("\n\n{text}") } else { text };
-                self.content.push_str(&text);
+                let text = if is_new && self.has_content { format!("\n\n{text}") } else { text };
+                self.has_content = true;
+                if self.is_whole {
+                    self.content.push_str(&text);
+                }
                 json!({ "content": text })
             }
             Piece::Reasoning(text) => self.reason(text),
@@ -96,6 +102,7 @@ impl Printer {
                 // Nobody has seen it yet, unless it was streamed.
                 if self.is_whole {
                     self.content.clear();
+                    self.has_content = false;
                 }
                 self.reason(format!("\nThe attempt failed: {why}\n"))
             }
@@ -133,7 +140,9 @@ impl Printer {
     }
 
     fn reason(&mut self, text: String) -> Value {
-        self.reasoning.push_str(&text);
+        if self.is_whole {
+            self.reasoning.push_str(&text);
+        }
         json!({ "reasoning_content": text })
     }
 

@@ -5,6 +5,9 @@ use serde_json::{Value, json};
 use super::super::conversation::{Conversation, Output, Said, content_of, text_of, tools_of};
 use super::super::error::{OpenAiError, Result};
 
+/// The longest `user`, in bytes.
+const MAX_USER: usize = 512;
+
 /// What a request asks for.
 #[derive(Debug)]
 pub struct ChatRequest {
@@ -38,7 +41,7 @@ impl ChatRequest {
             model,
             conversation: Conversation::of(said, "messages")?,
             tools,
-            user: text(body, "user")?.filter(|user| !user.is_empty()),
+            user: user(body)?,
             stream: flag(body, "stream")?,
             include_usage: body["stream_options"]["include_usage"] == true,
         })
@@ -105,6 +108,15 @@ pub fn text(body: &Value, name: &str) -> Result<Option<String>> {
     }
 }
 
+/// The `user` of a request, which has conversations of its own.
+pub fn user(body: &Value) -> Result<Option<String>> {
+    let user = text(body, "user")?.filter(|user| !user.is_empty());
+    match user.as_ref().is_some_and(|user| user.len() > MAX_USER) {
+        true => Err(OpenAiError::of_param("user", format!("'user' has at most {MAX_USER} bytes"))),
+        false => Ok(user),
+    }
+}
+
 /// A field that is true or false; false if it is not there.
 pub fn flag(body: &Value, name: &str) -> Result<bool> {
     match &body[name] {
@@ -138,6 +150,7 @@ mod tests {
             ("tools[0].type", json!({ "tools": [{ "type": "web_search" }] })),
             ("model", json!({ "model": null })),
             ("stream", json!({ "stream": "yes" })),
+            ("user", json!({ "user": "x".repeat(513) })),
             ("messages", json!({ "messages": [] })),
             ("messages[0].role", json!({ "messages": [{ "role": "x" }] })),
         ] {

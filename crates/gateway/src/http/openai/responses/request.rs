@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::chat::{flag, text};
+use super::super::chat::{flag, text, user};
 use super::super::conversation::{Conversation, Output, Said, content_of, text_of, tools_of};
 use super::super::error::{OpenAiError, Result};
 
@@ -50,7 +50,7 @@ impl ResponseRequest {
             model: text(body, "model")?,
             conversation,
             tools,
-            user: text(body, "user")?.filter(|user| !user.is_empty()),
+            user: user(body)?,
             previous,
             background: flag(body, "background")?,
             stream: flag(body, "stream")?,
