@@ -110,7 +110,7 @@ pub fn create(root: &Root, id: SessionId, agent: Option<&Ready>) -> Result<()> {
 pub fn create_with_messages(
     root: &Root,
     id: SessionId,
-    agent: Option<&Agent>,
+    agent: Option<&Ready>,
     said: &[NewEvent<'_>],
 ) -> Result<()> {
     root.refuse_deleted(id)?;

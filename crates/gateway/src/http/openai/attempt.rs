@@ -80,9 +80,7 @@ pub async fn attempt(
         if !fit.is_end {
             return Ok(copy(&path));
         }
-        if let Some(agent) = own.agent_for_all() {
-            agent.replace(&mut queue)?;
-        }
+        own.agents.refresh(&mut queue, session)?;
         let mut message = message.clone();
         message.key = Some(format!("{CLIENT}:{}", fit.follows(&path)));
         let is_open = fit.at.checked_sub(1).is_some_and(|last| path.exchanges[last].is_open);

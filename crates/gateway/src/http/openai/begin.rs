@@ -18,7 +18,6 @@ use super::error::{OpenAiError, Result};
 use super::matching::{Fit, fit};
 use super::new_session::{brought, copied};
 use super::path::Path;
-use crate::agent::Agent;
 use crate::gateway::Gateway;
 use crate::http::agui::translate::Start;
 use crate::session::blocking_pool::blocking;
@@ -34,7 +33,7 @@ const ENDED: Duration = Duration::from_secs(10 * 60);
 /// # Errors
 ///
 /// The request is wrong; errors of the threads.
-pub async fn begin(gateway: &Arc<Gateway>, agent: &Agent, request: Request) -> Result<Begun> {
+pub async fn begin(gateway: &Arc<Gateway>, request: Request) -> Result<Begun> {
     let content = match &request.conversation.asks {
         Asks::Results(results) => return answer_calls(gateway, &request, results).await,
         Asks::Message(content) => content.clone(),
@@ -52,7 +51,7 @@ pub async fn begin(gateway: &Arc<Gateway>, agent: &Agent, request: Request) -> R
         match attempt(gateway, session, &request, &content, aim).await? {
             Tried::Begun(start) => return Ok(Begun { session, start }),
             Tried::Copy { before } => {
-                return copied(gateway, agent, session, before, &request, &content).await;
+                return copied(gateway, session, before, &request, &content).await;
             }
             Tried::Other => {}
         }
@@ -61,7 +60,7 @@ pub async fn begin(gateway: &Arc<Gateway>, agent: &Agent, request: Request) -> R
         let what = "the session no longer has the run of that response - begin a new conversation";
         return Err(OpenAiError::of_param("previous_response_id", what));
     }
-    brought(gateway, agent, &request, &content).await
+    brought(gateway, &request, &content).await
 }
 
 /// The run that a client asks for again.

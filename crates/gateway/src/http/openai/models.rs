@@ -9,35 +9,17 @@ use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 use super::error::{Failures, OpenAiError, Result};
-use crate::agent::Agent;
 use crate::gateway::Gateway;
 
-/// What an agent is called that has no name.
-const UNNAMED: &str = "thread";
-
-/// An agent that clients may choose.
-pub struct Model<'g> {
-    pub name: String,
-    /// Of the sessions that it is chosen for.
-    pub agent: &'g Agent,
-}
-
-/// The agents, the default first.
-pub fn models(gateway: &Gateway) -> Vec<Model<'_>> {
-    let name = |agent: &Agent| agent.name.clone().unwrap_or_else(|| UNNAMED.to_owned());
-    gateway.agent.iter().map(|agent| Model { name: name(agent), agent }).collect()
-}
-
-/// The agent of that name; without one, the default.
+/// The name of an agent that clients may choose; without one, that of the default.
 ///
 /// # Errors
 ///
 /// There is no such agent.
-pub fn model<'g>(gateway: &'g Gateway, name: Option<&str>) -> Result<Model<'g>> {
-    let mut all = models(gateway);
-    let known: Vec<String> = all.iter().map(|model| model.name.clone()).collect();
-    let at = all.iter().position(|model| name.is_none_or(|name| model.name == name));
-    at.map(|at| all.swap_remove(at)).ok_or_else(|| {
+pub fn model(gateway: &Gateway, name: Option<&str>) -> Result<String> {
+    let known: Vec<&str> = gateway.agents.names().collect();
+    let found = known.iter().find(|known| name.is_none_or(|name| **known == name));
+    found.map(|name| (*name).to_owned()).ok_or_else(|| {
         let hint = match known.is_empty() {
             true => "start the gateway with --agent".to_owned(),
             false => format!("use one of {}", known.join(", ")),
@@ -64,7 +46,7 @@ fn shown(gateway: &Gateway, name: &str) -> Value {
 #[utoipa::path(get, path = "/v1/models", tag = "openai",
     responses((status = 200, body = Value), Failures))]
 pub async fn list(State(gateway): State<Arc<Gateway>>) -> Json<Value> {
-    let data: Vec<Value> = models(&gateway).iter().map(|model| shown(&gateway, &model.name)).collect();
+    let data: Vec<Value> = gateway.agents.names().map(|name| shown(&gateway, name)).collect();
     Json(json!({ "object": "list", "data": data }))
 }
 
@@ -72,6 +54,6 @@ pub async fn list(State(gateway): State<Arc<Gateway>>) -> Json<Value> {
 #[utoipa::path(get, path = "/v1/models/{id}", tag = "openai", params(("id" = String, Path)),
     responses((status = 200, body = Value), Failures))]
 pub async fn one(State(gateway): State<Arc<Gateway>>, Path(id): Path<String>) -> Result<Json<Value>> {
-    let name = model(&gateway, Some(&id))?.name;
+    let name = model(&gateway, Some(&id))?;
     Ok(Json(shown(&gateway, &name)))
 }

@@ -11,7 +11,7 @@ use super::asked::{Begun, Request, author, taken};
 use super::attempt::{Aim, Tried, attempt};
 use super::error::Result;
 use super::path::About;
-use crate::agent::Agent;
+use crate::agents::seating::Choice;
 use crate::gateway::Gateway;
 use crate::session::root::{Copying, create_with_messages, fork};
 
@@ -22,20 +22,19 @@ use crate::session::root::{Copying, create_with_messages, fork};
 /// Errors of the threads.
 pub async fn copied(
     gateway: &Arc<Gateway>,
-    agent: &Agent,
     from: SessionId,
     before: i64,
     request: &Request,
     content: &Content,
 ) -> Result<Begun> {
     let session = SessionId::random();
-    let (own, agent) = (gateway.clone(), agent.clone());
+    let own = gateway.clone();
     let source = author(request.user.as_deref()).source(session);
     let work = move || {
         let title = own.catalogue.summary(&own.root, &own.root.entry(from)?)?.title();
         let before = format!("event_{before}");
         let copying = Copying { before: Some(&before), title: None, title_there: &title, source: &source };
-        fork(&own.root, from, session, copying, Some(&agent), &own.storage)
+        fork(&own.root, from, session, copying, &own.agents, &own.storage)
     };
     gateway.common.copies.run(from, Kind::Read, work).await?;
     // Nobody else knows it.
@@ -50,23 +49,18 @@ pub async fn copied(
 /// # Errors
 ///
 /// A file is refused; errors of the threads.
-pub async fn brought(
-    gateway: &Arc<Gateway>,
-    agent: &Agent,
-    request: &Request,
-    content: &Content,
-) -> Result<Begun> {
+pub async fn brought(gateway: &Arc<Gateway>, request: &Request, content: &Content) -> Result<Begun> {
     let named = request.chat.as_deref().map(SessionId::named);
     let is_free = |id: &SessionId| !gateway.root.path_of(*id).join(thread::files::DB).exists();
     if let Some(session) = named.filter(is_free) {
-        create(gateway, agent, session, request).await?;
+        create(gateway, session, request).await?;
         // Another request may have made it at the same time.
         if let Tried::Begun(start) = attempt(gateway, session, request, content, Aim::Shown).await? {
             return Ok(Begun { session, start });
         }
     }
     let session = SessionId::random();
-    create(gateway, agent, session, request).await?;
+    create(gateway, session, request).await?;
     match attempt(gateway, session, request, content, Aim::End).await? {
         Tried::Begun(start) => Ok(Begun { session, start }),
         _ => Err(RequestError::NotNow(format!("session '{session}' was just changed")).into()),
@@ -74,7 +68,7 @@ pub async fn brought(
 }
 
 /// Makes a session that begins with what the client has brought.
-async fn create(gateway: &Arc<Gateway>, agent: &Agent, session: SessionId, request: &Request) -> Result<()> {
+async fn create(gateway: &Arc<Gateway>, session: SessionId, request: &Request) -> Result<()> {
     let source = author(request.user.as_deref()).source(session);
     let about = About { user: request.user.clone(), chat: request.chat.clone(), ..About::default() };
     let (mut events, mut files) = (Vec::new(), Vec::new());
@@ -95,12 +89,14 @@ async fn create(gateway: &Arc<Gateway>, agent: &Agent, session: SessionId, reque
         let forked = thread_conversation::forked(&source, &fork).map_err(Error::from);
         events.push(forked.map_err(RequestError::from)?);
     }
-    let (own, agent) = (gateway.clone(), agent.clone());
+    let own = gateway.clone();
+    let choice = Choice { agent: Some(request.model.clone()), ..Choice::default() };
     let work = move || {
         for file in &files {
             own.storage.claim(file, session).map_err(|e| RequestError::Disk(own.storage.file_of(file), e))?;
         }
-        create_with_messages(&own.root, session, Some(&agent), &events)
+        let agent = own.agents.seat(session, &choice)?;
+        create_with_messages(&own.root, session, agent.as_ref(), &events)
     };
     Ok(gateway.pool().run(session, Kind::Write, work).await?)
 }

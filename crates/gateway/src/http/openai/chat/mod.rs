@@ -66,12 +66,12 @@ pub async fn complete(
         is_retry: is_retry(&headers),
         own: origin::own(&headers),
         after: None,
-        model: chosen.name.clone(),
+        model: chosen.clone(),
         previous: None,
         background: false,
     };
-    let begun = begin(&gateway, chosen.agent, request).await?;
-    let printer = Printer::new(begun, chosen.name, !asked.stream, asked.include_usage);
+    let begun = begin(&gateway, request).await?;
+    let printer = Printer::new(begun, chosen, !asked.stream, asked.include_usage);
     let follower = Follower::new(gateway.clone(), begun).await?;
     if asked.stream {
         return Ok(in_session(begun, sse::of(Chunks::new(follower, printer))));

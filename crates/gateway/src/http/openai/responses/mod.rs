@@ -74,14 +74,13 @@ pub async fn create(
         is_retry: is_retry(&headers),
         own: origin::own(&headers),
         after: after.map(|after| (after.session, after.start.message)),
-        model: chosen.name.clone(),
+        model: chosen.clone(),
         previous: asked.previous,
         background: asked.background,
     };
-    let begun = begin(&gateway, chosen.agent, request).await?;
-    let name = chosen.name;
+    let begun = begin(&gateway, request).await?;
     let follower = Follower::new(gateway.clone(), begun).await?;
-    let printer = Printer::new(begun, name);
+    let printer = Printer::new(begun, chosen);
     if asked.stream {
         return Ok(in_session(begun, sse::of(Frames::new(follower, printer, i64::MIN))));
     }
@@ -162,7 +161,7 @@ pub async fn delete(State(gateway): State<Arc<Gateway>>, Path(id): Path<String>)
 }
 
 fn default_name(gateway: &Gateway) -> String {
-    model(gateway, None).map(|model| model.name).unwrap_or_default()
+    model(gateway, None).unwrap_or_default()
 }
 
 /// What a response shows.
