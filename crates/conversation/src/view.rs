@@ -91,7 +91,7 @@ pub enum SubChange {
 }
 
 /// A call of the run, or of one of its sub-agents.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Call {
     pub name: String,
     pub has_result: bool,
@@ -102,7 +102,7 @@ pub struct Call {
 }
 
 /// A request for permission without an answer.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Asked {
     pub event_id: i64,
     /// When it was stored.
@@ -115,14 +115,14 @@ pub struct Asked {
 }
 
 /// A sub-agent of the run.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Sub {
     parent: String,
     is_open: bool,
 }
 
 /// What has happened in a run.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct RunView {
     subject: i64,
     run_id: Option<String>,

@@ -16,6 +16,7 @@ use crate::access::token::{self, Proof, Token};
 use crate::agents::Agents;
 use crate::counters::Counters;
 use crate::health::Health;
+use crate::http::openai::known::Known;
 use crate::inspect::Inspector;
 use crate::session::blocking_pool::{BlockingPool, Common, blocking};
 use crate::session::hub::Hub;
@@ -52,6 +53,8 @@ pub struct Gateway {
     pub launcher: Launcher,
     pub hub: Hub,
     pub catalogue: Arc<Catalogue>,
+    /// For clients that bring the whole conversation with each request.
+    pub known: Arc<Known>,
     pub inspector: Arc<Inspector>,
     pub hooks: Hooks,
     /// Whether clients may only look.

@@ -10,7 +10,7 @@
 //! | `session` | sessions on disk: creating, writing, listing, searching; who reads them, and from where |
 //! | `inspect` | looking at threads and their consumers, those of `--thread` too; what people do about them
 //! | `ws` | the WebSocket: connections, methods, commands, stored events as frames |
-//! | `http` | accepting connections, routes, looking at threads, AG-UI, attachments, health and metrics |
+//! | `http` | accepting connections, routes, looking at threads, AG-UI, OpenAI's interface, attachments, health and metrics |
 //! | `storage` | attachments and their signed URLs |
 
 mod access;
@@ -238,6 +238,7 @@ async fn run(
         launcher,
         hub,
         catalogue,
+        known: Default::default(),
         inspector: Arc::new(inspector),
         hooks,
         read_only: options.read_only,

@@ -15,13 +15,14 @@ use std::time::Duration;
 use thread_testkit::{clients, long, missing, program};
 
 /// The npm packages that the scenarios use, and the variable that names the folder of each.
-const NPM: [(&str, &str); 7] = [
+const NPM: [(&str, &str); 8] = [
     ("agui-0", "GATEWAY_AGUI_0"),
     ("agui-1", "GATEWAY_AGUI_1"),
     ("axe", "GATEWAY_AXE"),
     ("copilotkit", "GATEWAY_COPILOTKIT"),
     ("mcp", "THREAD_TEST_MCP"),
     ("mcp-next", "THREAD_TEST_MCP_NEXT"),
+    ("openai", "GATEWAY_OPENAI"),
     ("ws", "GATEWAY_WS"),
 ];
 
@@ -284,6 +285,25 @@ scenarios! {
         answers_with_content_parts_are_valid
         the_released_clients_answer_interrupts_and_calls
     }
+    openai_api {
+        a_completion_is_whole_or_a_stream
+        what_cannot_be_done_is_an_error_that_says_so
+        a_conversation_is_continued_and_a_change_of_it_is_a_copy
+        a_header_names_the_conversation
+        a_client_that_stops_reading_continues_from_what_it_has
+        a_retry_joins_the_run
+        a_failed_run_is_an_error_and_is_not_sent_again
+        tools_of_the_client_are_called_and_answered
+        a_file_in_a_message_reaches_the_agent
+        a_permission_is_reasoning_with_a_link_and_waits
+        responses_are_read_followed_and_continued
+        a_background_response_is_read_later_and_cancelled
+        a_stream_continues_wherever_it_was_cut
+        ten_requests_are_queued_everything_is_killed_and_ten_are_answered
+        whatever_is_edited_the_agent_has_the_conversation_that_is_shown
+        the_example_of_the_documentation_gets_an_answer
+        the_npm_client_streams_calls_and_continues
+    }
     copilotkit {
         text_comes_through
         a_tool_of_the_client_is_called_and_answered
@@ -329,9 +349,9 @@ scenarios! {
         every_thread_is_in_the_list_and_those_that_are_named_are_not_served
         a_stalled_consumer_is_found_and_resumed
         dead_letters_are_retried_by_reason_and_some_are_discarded
-        a_cursor_is_moved_and_what_follows_is_handled_again
         steps_are_seen_and_forgotten_and_an_event_of_a_pool_is_tried_at_once
         dead_letters_of_kept_handlers_are_retried
+        a_cursor_is_moved_and_what_follows_is_handled_again
         a_running_handler_is_stopped
         a_run_has_its_output_and_its_timeline
         events_are_browsed_from_the_newest_on

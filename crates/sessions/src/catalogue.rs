@@ -78,6 +78,8 @@ impl Summary {
                 Entry::Title(title) => {
                     self.given = Some(beginning(&title, excerpt::TITLE)).filter(|title| !title.is_empty())
                 }
+                // What a client has brought is a copy of no session.
+                Entry::Forked(Fork { session_id, .. }) if session_id.is_empty() => {}
                 Entry::Forked(Fork { session_id, title, before }) => {
                     self.forked_from = Some(ForkedFrom { session_id, title, before, seq: event.id });
                 }

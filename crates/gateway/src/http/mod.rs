@@ -8,6 +8,7 @@ mod hooks;
 mod login;
 mod mcp;
 pub mod metrics;
+pub mod openai;
 mod openapi;
 mod page;
 mod read_only;

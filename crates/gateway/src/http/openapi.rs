@@ -6,7 +6,7 @@ use utoipa::OpenApi;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 
 use super::error::ErrorBody;
-use super::{agui, attachments, content, hooks, login, threads};
+use super::{agui, attachments, content, hooks, login, openai, threads};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -43,6 +43,7 @@ impl utoipa::Modify for Token {
 pub fn description() -> Value {
     let mut description = Description::openapi();
     description.merge(threads::routes().split_for_parts().1);
+    description.merge(openai::routes().split_for_parts().1);
     let mut description = serde_json::to_value(description).unwrap_or_default();
     absent_or_set(&mut description);
     there_or_not(&mut description);

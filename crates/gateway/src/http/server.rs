@@ -23,7 +23,9 @@ use tower::ServiceExt;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use super::error::{self, HttpError};
-use super::{agui, attachments, content, hooks, login, mcp, metrics, openapi, page, read_only, threads};
+use super::{
+    agui, attachments, content, hooks, login, mcp, metrics, openai, openapi, page, read_only, threads,
+};
 use crate::access::connection_limits::{ConnectionLimits, Permit};
 use crate::access::origin::RequestOrigin;
 use crate::access::proxy::Client;
@@ -127,6 +129,7 @@ fn routes(gateway: &Arc<Gateway>) -> Router {
             post(attachments::upload).layer(DefaultBodyLimit::max(attachments::MAX + 64 * 1024)),
         )
         .merge(threads::routes().split_for_parts().0)
+        .merge(openai::routes().split_for_parts().0)
         .route("/api/v1/openapi.json", get(openapi::openapi))
         .fallback(|| async { HttpError::new(StatusCode::NOT_FOUND, "there is nothing here".into()) })
         .layer(middleware::from_fn_with_state(gateway.clone(), read_only::only_looking))
@@ -143,6 +146,7 @@ fn routes(gateway: &Arc<Gateway>) -> Router {
     open.merge(with_token)
         .layer(middleware::from_fn_with_state(gateway.clone(), admit))
         .layer(middleware::map_response(error::as_json))
+        .layer(middleware::from_fn(openai::translated))
         .layer(cors(gateway.origins.named()))
         .with_state(gateway.clone())
 }
@@ -154,7 +158,7 @@ fn cors(origins: &[String]) -> CorsLayer {
         .allow_methods([Method::GET, Method::POST, Method::DELETE])
         // Authorization, Content-Type, Last-Event-ID, those of MCP, and those that an AG-UI client may add.
         .allow_headers(AllowHeaders::mirror_request())
-        .expose_headers([HeaderName::from_static("mcp-session-id")])
+        .expose_headers([HeaderName::from_static("mcp-session-id"), openai::SESSION])
         .max_age(PREFLIGHT_AGE)
 }
 

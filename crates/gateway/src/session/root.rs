@@ -102,6 +102,26 @@ pub fn create(root: &Root, id: SessionId, agent: Option<&Ready>) -> Result<()> {
     create_with(root, id, agent, |_| Ok(0))
 }
 
+/// Creates a session that begins with these messages and answers. Its agent gets them as the conversation so far.
+///
+/// # Errors
+///
+/// As [`create`].
+pub fn create_with_messages(
+    root: &Root,
+    id: SessionId,
+    agent: Option<&Ready>,
+    said: &[NewEvent<'_>],
+) -> Result<()> {
+    root.refuse_deleted(id)?;
+    create_with(root, id, agent, |new| {
+        if !said.is_empty() {
+            new.push_all(&mut |put| put(said).map(drop))?;
+        }
+        Ok(said.len() as i64)
+    })
+}
+
 /// Creates a session with the messages of another before the message `before` (all of them if none is given)
 /// and their answers. It has the same agent, which gets them as the conversation so far. Its title is by default that of the
 /// other, or none if nothing was copied: then its first message names it. Returns the title.

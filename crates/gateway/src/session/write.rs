@@ -33,6 +33,8 @@ pub struct ClientMessage {
     pub metadata: Map<String, Value>,
     /// Becomes part of the idempotency key: a second message with the same one is a resend.
     pub key: Option<String>,
+    /// No other message is a resend, even if it says the same: it must have the same `message_id`.
+    pub is_only: bool,
     /// An id for the run, if the client has chosen one.
     pub run_id: Option<String>,
     pub message_id: Option<String>,
@@ -145,7 +147,7 @@ impl SessionWriter<'_> {
         if let Some(key) = &sent.key {
             let key = IdempotencyKey::reserved("message", key).map_err(Error::from)?;
             if let Some(stored) = keys::stored_before(queue, &key)?.map(Record::of) {
-                before = sent_before(&stored, &message).map(|run_id| (stored.id(), run_id));
+                before = sent_before(&stored, &message, sent.is_only).map(|run_id| (stored.id(), run_id));
                 // Otherwise it is a user's own key.
                 if before.is_none() && stored.event.source.starts_with("external:gateway:") {
                     return Err(RequestError::KeyConflict(sent.key.clone().unwrap_or_default()));
@@ -162,7 +164,8 @@ impl SessionWriter<'_> {
             Ok(pushed) => pushed.id,
             // A resend under another client id or with other metadata is another event: compare the content.
             Err(Error::KeyConflict { id, .. }) => {
-                let stored = queue.event(id)?.and_then(|stored| sent_before(&Record::of(stored), &message));
+                let stored = queue.event(id)?.map(Record::of);
+                let stored = stored.and_then(|stored| sent_before(&stored, &message, sent.is_only));
                 // A gateway of another version may have made another id from the key.
                 let stored =
                     stored.filter(|stored| sent.run_id.as_ref().is_none_or(|run_id| run_id == stored));
@@ -242,10 +245,12 @@ impl SessionWriter<'_> {
     }
 }
 
-/// The run of the stored message, if `message` has the same content.
-fn sent_before(stored: &Record, message: &Message) -> Option<String> {
+/// The run of the stored message, if `message` has the same content, and if it must, the same id.
+fn sent_before(stored: &Record, message: &Message, is_only: bool) -> Option<String> {
     let Entry::Message(other) = &stored.entry else { return None };
-    let is_same = other.content == message.content && other.priority == message.priority;
+    let is_same = other.content == message.content
+        && other.priority == message.priority
+        && (!is_only || other.message_id == message.message_id);
     stored.run_id.clone().filter(|_| is_same)
 }
 

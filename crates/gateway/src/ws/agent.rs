@@ -49,8 +49,16 @@ impl Handler for method::Agent {
         let (content, attachments) =
             write::extract_attachments(&caller.gateway.storage, &caller.origins, content, &mut metadata)?;
         let priority = params.priority.and_then(|word| Priority::of(word.as_str())).unwrap_or_default();
-        let message =
-            ClientMessage { content, priority, metadata, key, run_id: None, message_id: None, attachments };
+        let message = ClientMessage {
+            content,
+            priority,
+            metadata,
+            key,
+            is_only: false,
+            run_id: None,
+            message_id: None,
+            attachments,
+        };
         let session = match named.or(caller.session) {
             Some(session) => session,
             None => sessions::create(caller, None, Choice::default()).await?,

@@ -140,6 +140,7 @@ async def the_commands_of_the_page_set_up_a_gateway_and_keep_it():
             except urllib.error.HTTPError as e:
                 assert e.code == 401
 
+            assert json.loads(server.sh("/v1/models"))["data"][0]["id"] == "my-agent"
             metrics = server.sh("/metrics")
             named = set(re.findall(r"thread_gateway_\w+", PAGE))
             assert len(named) >= 4 and all(re.search(rf"^{name}\b", metrics, re.M) for name in named), named

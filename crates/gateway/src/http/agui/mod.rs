@@ -113,6 +113,7 @@ pub async fn run(
                 metadata,
                 // A second request with the same ids is a resend, and gets the same run.
                 key: Some(key),
+                is_only: false,
                 run_id: Some(run_id.clone()),
                 message_id: Some(message.id),
                 attachments,

@@ -6,33 +6,26 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
-use axum::body::{Body, Bytes};
-use axum::http::header;
+use axum::body::Bytes;
 use axum::response::{IntoResponse, Response};
-use futures_util::stream;
 use serde_json::Value;
 use thread::model::filter::Scope;
 use thread::{Filter, Queue};
 use thread_conversation::{Entry, Record};
 use thread_sessions::{Result, SessionId, open_runs};
-use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::respond::pending_input;
 use super::translate::{PendingInput, Run, Start, Translator};
 use super::writer::Version;
 use crate::gateway::Gateway;
-use crate::http::sse;
+use crate::http::sse::{self, Source};
 use crate::session::cursor::{Cursor, Next};
 use crate::session::event::SessionEvent;
 use crate::session::history;
 use crate::session::live_session::Present;
 use crate::session::write::SessionWriter;
-
-/// How long a client may take for a piece before it counts as behind.
-const BEHIND_AFTER: Duration = Duration::from_millis(250);
 
 /// Where a stream begins.
 #[derive(Debug)]
@@ -154,8 +147,43 @@ impl Stream {
         Translator::new(self.version, self.thread_id.clone(), run_id, point, pending, content_url)
     }
 
-    /// What is written next; `None` at the end. An error means that the run is not over: it aborts the
-    /// connection, so that the client does not take this for the end of the run.
+    /// Shows the run that an event begins, if it does. Returns whether the event is part of what is shown.
+    async fn begin(&mut self, event: &SessionEvent) -> Result<bool> {
+        let Some(mut start) = Start::of(event).filter(|start| start.event > self.after) else {
+            return Ok(false);
+        };
+        start.shown = start.shown.max(self.after);
+        let work = move |queue: &mut Queue| pending_input(queue, start.message);
+        let pending = self.gateway.read(self.cursor.session(), work).await?;
+        let run_id = event.record.run_id.clone().unwrap_or_default();
+        self.translator = Some(self.translator(start, run_id, pending));
+        self.position = 0;
+        let is_message = start.event == start.message;
+        if !is_message {
+            // Read again from its message on, to determine what is open.
+            self.after = start.shown;
+            self.cursor.seek(start.message - 1);
+        }
+        Ok(is_message)
+    }
+
+    /// How many runs are before this one, if that has changed.
+    fn queued(&mut self, present: &Present) -> Option<Value> {
+        let translator = self.translator.as_mut()?;
+        let message = translator.waits_for().filter(|message| *message <= present.upto)?;
+        let position = present.order.iter().position(|other| *other == message)?;
+        let is_new = std::mem::replace(&mut self.position, position) != position;
+        (is_new && position > 0).then(|| translator.queued(position))
+    }
+
+    fn abort(&mut self) -> io::Result<Bytes> {
+        self.ended = true;
+        Err(io::ErrorKind::ConnectionAborted.into())
+    }
+}
+
+impl Source for Stream {
+    /// An error means that the run is not over.
     async fn next(&mut self) -> Option<io::Result<Bytes>> {
         if self.ended {
             return None;
@@ -204,38 +232,8 @@ impl Stream {
         }
     }
 
-    /// Shows the run that an event begins, if it does. Returns whether the event is part of what is shown.
-    async fn begin(&mut self, event: &SessionEvent) -> Result<bool> {
-        let Some(mut start) = Start::of(event).filter(|start| start.event > self.after) else {
-            return Ok(false);
-        };
-        start.shown = start.shown.max(self.after);
-        let work = move |queue: &mut Queue| pending_input(queue, start.message);
-        let pending = self.gateway.read(self.cursor.session(), work).await?;
-        let run_id = event.record.run_id.clone().unwrap_or_default();
-        self.translator = Some(self.translator(start, run_id, pending));
-        self.position = 0;
-        let is_message = start.event == start.message;
-        if !is_message {
-            // Read again from its message on, to determine what is open.
-            self.after = start.shown;
-            self.cursor.seek(start.message - 1);
-        }
-        Ok(is_message)
-    }
-
-    /// How many runs are before this one, if that has changed.
-    fn queued(&mut self, present: &Present) -> Option<Value> {
-        let translator = self.translator.as_mut()?;
-        let message = translator.waits_for().filter(|message| *message <= present.upto)?;
-        let position = present.order.iter().position(|other| *other == message)?;
-        let is_new = std::mem::replace(&mut self.position, position) != position;
-        (is_new && position > 0).then(|| translator.queued(position))
-    }
-
-    fn abort(&mut self) -> io::Result<Bytes> {
-        self.ended = true;
-        Err(io::ErrorKind::ConnectionAborted.into())
+    fn forget(&mut self) {
+        self.cursor.forget();
     }
 
     /// Cancels the run, because its client has left.
@@ -256,36 +254,7 @@ impl Stream {
 
 impl IntoResponse for Stream {
     fn into_response(self) -> Response {
-        let (sender, chunks) = mpsc::channel(1);
-        tokio::spawn(self.feed(sender));
-        let chunks = stream::unfold(chunks, |mut chunks| async move { Some((chunks.recv().await?, chunks)) });
-        ([(header::CONTENT_TYPE, "text/event-stream")], sse::HEADERS, Body::from_stream(chunks))
-            .into_response()
-    }
-}
-
-impl Stream {
-    /// Passes on the pieces, each once the client has taken the one before it.
-    async fn feed(mut self, chunks: mpsc::Sender<io::Result<Bytes>>) {
-        loop {
-            let room = match timeout(BEHIND_AFTER, chunks.reserve()).await {
-                Ok(room) => room,
-                // Drops data that was read ahead: it would be kept until the client reads again.
-                Err(_) => {
-                    self.cursor.forget();
-                    chunks.reserve().await
-                }
-            };
-            // It fails if the client is gone.
-            let Ok(room) = room else { return self.left().await };
-            tokio::select! {
-                next = self.next() => match next {
-                    Some(next) => room.send(next),
-                    None => return,
-                },
-                () = chunks.closed() => return self.left().await,
-            }
-        }
+        sse::of(self)
     }
 }
 
