@@ -27,7 +27,7 @@ async def gateway(socket, method, **params):
     id = str(next(numbers))
     waiting[id] = asyncio.get_running_loop().create_future()
     await socket.send(json.dumps({"type": "req", "id": id, "method": method, "params": params}))
-    answer = await waiting.pop(id)
+    answer = await waiting[id]
     if not answer["ok"]:
         raise ConnectionError(f"{method}: {answer['error']}")
     return answer["payload"]
@@ -37,7 +37,7 @@ async def hear(socket):
     async for text in socket:
         frame = json.loads(text)
         if frame["type"] == "res":
-            waiting[frame["id"]].set_result(frame)
+            waiting.pop(frame["id"]).set_result(frame)
             continue
         event, payload = frame["event"], frame["payload"]
         chat = next((chat for chat, session in state["sessions"].items() if session == payload.get("sessionId")), None)

@@ -15,7 +15,7 @@ use std::time::Duration;
 use thread_testkit::{clients, long, missing, program};
 
 /// The npm packages that the scenarios use, and the variable that names the folder of each.
-const NPM: [(&str, &str); 8] = [
+const NPM: [(&str, &str); 9] = [
     ("agui-0", "GATEWAY_AGUI_0"),
     ("agui-1", "GATEWAY_AGUI_1"),
     ("axe", "GATEWAY_AXE"),
@@ -23,6 +23,7 @@ const NPM: [(&str, &str); 8] = [
     ("mcp", "THREAD_TEST_MCP"),
     ("mcp-next", "THREAD_TEST_MCP_NEXT"),
     ("openai", "GATEWAY_OPENAI"),
+    ("telegram", "GATEWAY_TELEGRAM"),
     ("ws", "GATEWAY_WS"),
 ];
 
@@ -421,6 +422,10 @@ scenarios! {
         a_session_of_any_length_is_there_at_once
         the_page_is_small_and_there_at_once
         axe_finds_nothing_serious
+    }
+    bridges {
+        a_chat_of_telegram_is_a_conversation
+        a_channel_of_slack_is_a_conversation
     }
     hooks {
         signed_webhooks_become_events_once

@@ -127,6 +127,10 @@ fn spec(table: &Table, (settings, stay): (&Settings, &Stay), base: &Path) -> Res
             }
             "tools" => match value {
                 Value::Boolean(wanted) => tools = *wanted,
+                value if !value.is_array() => {
+                    let hint = "write tools = true, or tools = [\"COMMAND\"] for a model at url";
+                    return bad(key, "it is not true or false, and no list of servers", hint);
+                }
                 value => {
                     settings.tools = list(key, value)?
                         .into_iter()
