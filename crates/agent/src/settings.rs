@@ -57,9 +57,11 @@ pub struct Settings {
     /// End a program that should be answering and has printed nothing for this long
     #[arg(long, value_name = "D", default_value = "10m", requires = "who")]
     #[arg(value_parser = duration::parse_positive)]
+    #[arg(hide_short_help = true)]
     pub quiet: Duration,
     /// The most that the program may write for one message, such as 64MiB
     #[arg(long, value_name = "SIZE", default_value = "64MiB", requires = "who", value_parser = size)]
+    #[arg(hide_short_help = true)]
     pub max_output: u64,
     /// How to answer when permission is asked (acp, openai)
     ///
@@ -77,9 +79,10 @@ pub struct Settings {
     /// Put the last N messages, at most 32 KiB, before each message on stdin (exec) [default without N: 50]
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "50")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..), requires = "who")]
+    #[arg(hide_short_help = true)]
     pub transcript: Option<u32>,
     /// Give the program the tools of `thread mcp`: this conversation's thread, all sessions in the same root,
-    /// running processes, sub-agents (acp)
+    /// running processes, sub-agents (acp, openai)
     #[arg(long, requires = "who")]
     pub mcp: bool,
     /// A file of NAME=value lines for the program's environment (API keys), read at each start
@@ -93,6 +96,7 @@ pub struct Stay {
     /// How many times to try a message
     #[arg(long, value_name = "N", default_value = "3", overrides_with = "attempts", requires = "who")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(hide_short_help = true)]
     pub attempts: u64,
     /// End a program that is kept running after this long with nothing to do; the next message starts it again
     #[arg(long, value_name = "D", default_value = "10m", overrides_with = "idle", requires = "who")]
@@ -100,6 +104,7 @@ pub struct Stay {
     pub idle: Duration,
     /// At most this many programs at once in all threads of the same folder; 0: any number
     #[arg(long, value_name = "N", default_value_t = 0, overrides_with = "max_agents", requires = "who")]
+    #[arg(hide_short_help = true)]
     pub max_agents: u32,
 }
 

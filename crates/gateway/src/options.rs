@@ -37,7 +37,7 @@ agents.toml:
 #[command(mut_arg("url", |url| url.hide(true)), mut_arg("model", |model| model.hide(true)))]
 #[command(group = ArgGroup::new("who").multiple(true))]
 #[command(mut_arg("url", |url| url.conflicts_with("program")))]
-#[command(after_long_help = EXAMPLES)]
+#[command(after_help = "Example:\n  thread serve --agent openai:http://localhost:11434/v1#qwen3", after_long_help = EXAMPLES)]
 #[command(mut_arg("max_agents", |limit| limit.default_value("100")))]
 pub struct Options {
     /// Where sessions live [default: $XDG_DATA_HOME/thread/sessions]
@@ -67,11 +67,13 @@ pub struct Options {
 
     /// Also give the agent to older sessions, with these options, at the next message in each
     #[arg(long, requires = "who")]
+    #[arg(hide_short_help = true)]
     pub agent_for_all: bool,
 
     /// Delete tokens and thinking of runs that ended longer ago than this, and sealed logs of that age; off:
     /// keep them
     #[arg(long, value_name = "D", default_value = "1d", value_parser = keep_stream)]
+    #[arg(hide_short_help = true)]
     pub keep_stream: KeepStream,
 
     /// Also show this thread, under its name or another: a queue without agents, for example; nothing is started there
@@ -101,23 +103,28 @@ pub struct Options {
 
     /// A proxy whose X-Forwarded-For is trusted, by its IP address
     #[arg(long, value_name = "ADDRESS")]
+    #[arg(hide_short_help = true)]
     pub trusted_proxy: Vec<IpAddr>,
 
     /// Also admit pages of this origin, and its host name: https://app.example.org
     #[arg(long, value_name = "ORIGIN")]
+    #[arg(hide_short_help = true)]
     pub origin: Vec<String>,
 
     /// Where to keep attachments: s3://bucket/prefix [default: the folder `storage` in the root]
     #[arg(long, value_name = "URL")]
+    #[arg(hide_short_help = true)]
     pub storage: Option<String>,
 
     /// Also accept attachments from this store, by their URLs: https://files.example.org
     #[arg(long, value_name = "ORIGIN")]
+    #[arg(hide_short_help = true)]
     pub storage_origin: Vec<String>,
 
     /// The most connections at a time, but never more than half the limit on open files; further ones are
     /// refused
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(hide_short_help = true)]
     pub max_connections: u32,
 
     /// What to log on stderr, one line each: off, error, warn (refused requests, too), info (runs, too), debug
@@ -152,4 +159,17 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     let local = text.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
     let parsed = local.as_deref().unwrap_or(text).parse();
     parsed.map_err(|_| "not an IP address and a port, such as 127.0.0.1:3336".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_short_help_fits_a_screen() {
+        let help = Options::command().term_width(80).render_help().to_string();
+        assert!(help.lines().count() <= 60, "{} lines:\n{help}", help.lines().count());
+    }
 }
