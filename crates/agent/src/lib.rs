@@ -11,6 +11,7 @@
 pub mod adapter;
 pub mod attachments;
 pub mod cli;
+mod history;
 pub mod install;
 pub mod launcher;
 mod lines;

@@ -301,7 +301,7 @@ fn user(said: &str) -> Value {
 }
 
 /// The text of a message, with the names of its files: a model that is given no tools cannot open them.
-fn said(message: &Message) -> String {
+pub fn said(message: &Message) -> String {
     let mut text = text_of(&message.content);
     for name in attachments::names(&message.other) {
         let separator = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };

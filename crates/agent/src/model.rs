@@ -1,15 +1,17 @@
 //! A model behind HTTP: OpenAI's chat completions, as most servers of models offer them, and the tools that it is
-//! given by the Model Context Protocol.
+//! given by the Model Context Protocol; and agents behind HTTP, by AG-UI.
 //!
 //! [`serve()`] is the process that the adapter starts for [`--protocol openai`](crate::protocol::OpenAi), in the place of
-//! an agent program: an [`Order`] in, lines of [`Heard`] out. All that it holds are the connections to the servers of
+//! an agent program, and for [`--protocol ag-ui`](crate::protocol::AgUi): an [`Order`] in, lines of [`Heard`] out. All that it holds are the connections to the servers of
 //! tools.
 
+mod ag_ui;
 mod ask;
 mod assembly;
 mod check;
 mod connection;
 mod endpoint;
+mod http;
 mod long_lines;
 mod serve;
 mod tool_server;
@@ -24,7 +26,7 @@ use serde_json::{Map, Value};
 use thread_conversation::ModelTurn;
 
 pub use check::{Check, check};
-pub use endpoint::{Endpoint, default_context, default_key_variable, parse_url};
+pub use endpoint::{Endpoint, default_context, checked_url, default_key_variable, parse_url};
 pub use serve::{digest_of, serve};
 pub use tool_server::{At, ToolServer};
 pub use tools::function;
@@ -49,6 +51,8 @@ pub enum What {
     Ask { endpoint: Endpoint, model: String, messages: Vec<Value>, tools: Vec<Value>, has_servers: bool },
     /// Call a tool of a server. `again`: if it is not known whether a call was made, it may be made again.
     Call { name: String, arguments: Map<String, Value>, limit: Duration, again: bool },
+    /// Run the agent that is there, by AG-UI, with this input.
+    Run { endpoint: Endpoint, input: Value },
     /// Stop everything.
     Cancel,
 }
@@ -86,6 +90,8 @@ pub enum Heard {
     Thinking(String),
     Turn(ModelTurn),
     Failed(Failed),
+    /// An event of an agent's run. The last one of [`What::Run`] is its end, or there is a failure.
+    Event(Value),
     /// Something that the user should know of.
     Note(String),
     /// The tools of the servers as they are now, by their names.

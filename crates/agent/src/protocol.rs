@@ -1,10 +1,11 @@
-//! The protocols for talking to an agent program: one trait, four implementations.
+//! The protocols for talking to an agent program: one trait, five implementations.
 //!
 //! A protocol turns prompts into bytes for the program, and the program's bytes into [`Output`]. Processes,
 //! storing and timeouts are left to the adapter, which treats all protocols alike. The only files a protocol
 //! reads are a prompt's attachments.
 
 mod acp;
+mod ag_ui;
 mod exec;
 mod ndjson;
 mod openai;
@@ -18,6 +19,7 @@ use crate::transcript::{MESSAGES, Spoken};
 use thread_conversation::{ClientInput, ModelTurn, Permission, Run, Spent, Status, ToolCall, ToolResult};
 
 pub use acp::{Acp, ToolServer};
+pub use ag_ui::AgUi;
 pub use exec::Exec;
 pub use ndjson::Ndjson;
 pub use openai::{ModelOptions, OpenAi};
@@ -40,6 +42,8 @@ pub enum Output {
     /// A call, or its corrected details.
     Call(ToolCall),
     Result(ToolResult),
+    /// The messages of an answer as the agent knows them, which it is given again with later prompts.
+    Messages(Vec<Value>),
     /// A model's finished turn. What follows from it is decided once it is stored.
     Turn(ModelTurn),
     /// A model's summary of what was said up to an event.
@@ -94,8 +98,11 @@ pub struct Prompt {
     pub session: Option<String>,
     /// The client's input along with the message.
     pub input: ClientInput,
-    /// The messages for the model, if the thread is the agent's whole memory; else empty.
+    /// The messages for the model, if the thread is the agent's whole memory, or the whole conversation with this
+    /// message, if the protocol [takes](Protocol::takes_history) that; else empty.
     pub messages: Vec<Value>,
+    /// The state that was last shared with the client, if the protocol takes the whole conversation; else null.
+    pub state: Value,
 }
 
 /// How a process ended: its exit code, or 128 plus the number of the signal that ended it.
@@ -139,6 +146,11 @@ pub trait Protocol: Send {
     /// The maximum number of earlier messages that a new process gets.
     fn transcript(&self) -> usize {
         MESSAGES
+    }
+
+    /// Whether each prompt has the whole conversation, with the [messages](Output::Messages) of earlier answers.
+    fn takes_history(&self) -> bool {
+        false
     }
 
     /// Whether prompts can have this field of a [`ClientInput`].

@@ -12,7 +12,7 @@ use clap::{Args, ValueEnum, ValueHint};
 use thread::failure::{self, Failure, WithHint};
 use thread::model::duration;
 
-use crate::model::{ToolServer, parse_url};
+use crate::model::{ToolServer, checked_url, parse_url};
 
 /// How many turns a model may take for one message, unless it is told.
 pub const MAX_TURNS: u64 = 50;
@@ -23,14 +23,14 @@ pub struct Settings {
     /// How to talk to the program
     #[arg(long, value_enum, value_name = "P", default_value_t = ProtocolArg::Exec, requires = "who")]
     pub protocol: ProtocolArg,
-    /// A model's server, such as http://localhost:11434/v1 (openai)
-    #[arg(long, value_name = "URL", group = "who", requires = "model", value_parser = parse_url)]
+    /// A model's server, such as http://localhost:11434/v1 (openai), or an agent (ag-ui)
+    #[arg(long, value_name = "URL", group = "who", value_parser = checked_url)]
     pub url: Option<String>,
     /// The model's name (openai)
     #[arg(long, value_name = "NAME", requires = "url")]
     #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub model: Option<String>,
-    /// The variable that has the server's key (openai)
+    /// The variable that has the server's key (openai, ag-ui)
     ///
     /// It is looked up in --env-file, then in the environment. For api.openai.com (by HTTPS) it is OPENAI_API_KEY
     /// by default; other servers get no key unless one is named.
@@ -63,7 +63,7 @@ pub struct Settings {
     #[arg(long, value_name = "SIZE", default_value = "64MiB", requires = "who", value_parser = size)]
     #[arg(hide_short_help = true)]
     pub max_output: u64,
-    /// How to answer when permission is asked (acp, openai)
+    /// How to answer when permission is asked (acp, openai, ag-ui)
     ///
     /// A model needs it for each call of a tool that its server does not mark as read-only (readOnlyHint).
     #[arg(long, value_enum, value_name = "HOW", default_value_t = Permit::Ask, requires = "who")]
@@ -121,6 +121,9 @@ pub enum ProtocolArg {
     /// No program, but a model at --url, by OpenAI's chat completions (Ollama, llama.cpp, vLLM, OpenAI, …)
     #[value(name = "openai")]
     OpenAi,
+    /// No program, but an agent at --url that speaks AG-UI (LangGraph, Pydantic AI, Mastra, …)
+    #[value(name = "ag-ui")]
+    AgUi,
 }
 
 /// What a conversation may take: the value of `--budget`.
@@ -242,13 +245,21 @@ impl Settings {
         Ok(self)
     }
 
-    /// The model that a word such as `openai:http://localhost:11434/v1#qwen3` stands for, with these settings; `None`
-    /// if it is another kind of word.
+    /// The model or the agent that a word such as `openai:http://localhost:11434/v1#qwen3` or
+    /// `ag-ui:http://localhost:8000/` stands for, with these settings; `None` if it is another kind of word.
     ///
     /// # Errors
     ///
-    /// It has no URL or no model.
-    pub fn with_model(&self, word: &str) -> failure::Result<Option<Settings>> {
+    /// It has no URL, or a model has no name.
+    pub fn with_server(&self, word: &str) -> failure::Result<Option<Settings>> {
+        if let Some(url) = word.trim().strip_prefix("ag-ui:") {
+            let hint = "write ag-ui:URL, such as ag-ui:http://localhost:8000/";
+            let url = checked_url(url).map_err(|why| {
+                let why = why.replace("the model is given by --model", "it must have no #");
+                Failure::usage(format_args!("the URL in '{word}': {why}"), hint)
+            })?;
+            return Ok(Some(Settings { protocol: ProtocolArg::AgUi, url: Some(url), model: None, ..self.clone() }));
+        }
         let Some(rest) = word.trim().strip_prefix("openai:") else { return Ok(None) };
         let hint = "write openai:URL#MODEL, such as openai:http://localhost:11434/v1#qwen3";
         let (url, model) = rest
@@ -267,17 +278,30 @@ impl Settings {
     ///
     /// They do not: a usage error.
     pub fn check(&self) -> failure::Result<()> {
-        let is_model = self.protocol == ProtocolArg::OpenAi;
-        if is_model != self.url.is_some() {
+        let (is_model, is_agent) =
+            (self.protocol == ProtocolArg::OpenAi, self.protocol == ProtocolArg::AgUi);
+        if is_agent && (self.url.is_none() || self.model.is_some()) {
+            return failure::usage(
+                "an agent of --protocol ag-ui has a --url, and no --model",
+                "give its URL alone: --protocol ag-ui --url http://localhost:8000/",
+            );
+        }
+        if !is_agent && (is_model != self.url.is_some() || is_model != self.model.is_some()) {
             return failure::usage(
                 "--protocol openai and --url belong together",
                 "give both, with --model: --protocol openai --url http://localhost:11434/v1 --model qwen3",
             );
         }
-        if !is_model && (self.key_env.is_some() || self.system.is_some()) {
+        if !is_model && !is_agent && self.key_env.is_some() {
             return failure::usage(
-                "only a model at --url has a key and a system text",
-                "leave out --key-env and --system, or give --protocol openai",
+                "only a server at --url has a key",
+                "leave out --key-env, or give --protocol openai or ag-ui",
+            );
+        }
+        if !is_model && self.system.is_some() {
+            return failure::usage(
+                "only a model at --url has a system text",
+                "leave out --system, or give --protocol openai",
             );
         }
         if !is_model && (!self.tools.is_empty() || self.max_turns != MAX_TURNS || self.context.is_some()) {

@@ -113,6 +113,8 @@ pub enum Entry {
         text: String,
         upto: i64,
     },
+    /// The messages of an answer as the agent knows them, an array.
+    Messages(Vec<Value>),
     ToolCall(ToolCall),
     ToolResult(ToolResult),
     Status(Status),
@@ -306,6 +308,10 @@ fn entry(event: &Event, metadata: Metadata) -> Option<Entry> {
             let Summary { summary, upto } = content(event)?;
             Entry::Summary { text: summary, upto }
         }
+        "messages" => match value(event, "messages")? {
+            Value::Array(messages) => Entry::Messages(messages),
+            _ => return None,
+        },
         "toolcall" => Entry::ToolCall(content(event)?),
         "toolresult" => Entry::ToolResult(content(event)?),
         "status" => Entry::Status(Status::of(&event.content)?),

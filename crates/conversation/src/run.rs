@@ -112,6 +112,11 @@ impl Run {
         self.record("summary", content, self.metadata()).keyed(IdempotencyKey::of_event("summary", upto))
     }
 
+    /// The messages of an answer as the agent knows them, which it is given again with later ones.
+    pub fn messages(&self, messages: &[Value]) -> NewEvent<'static> {
+        self.record("messages", json!({ "messages": messages }).to_string(), self.metadata())
+    }
+
     pub fn status(&self, status: Status) -> NewEvent<'static> {
         self.record("status", status.as_str().to_owned(), self.metadata())
     }

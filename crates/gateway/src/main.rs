@@ -150,8 +150,14 @@ async fn run(
     let origins = Origins::new(public.clone(), origin::parse("--origin", &options.origin)?);
     let launcher = agents::agent::launcher()?;
     let (url, model) = (&options.settings.url, &options.settings.model);
-    let model = url.as_ref().zip(model.as_ref()).map(|(url, model)| format!("openai:{url}#{model}"));
-    let agent = options.agent.as_deref().or(model.as_deref());
+    let server = match (url, model) {
+        (None, _) => None,
+        (Some(url), model) => {
+            options.settings.check()?;
+            Some(model.as_ref().map_or_else(|| format!("ag-ui:{url}"), |model| format!("openai:{url}#{model}")))
+        }
+    };
+    let agent = options.agent.as_deref().or(server.as_deref());
     let agents = match agent.is_some() || options.agents.is_some() {
         true => {
             let cwd = std::env::current_dir().map_err(|e| {

@@ -10,6 +10,7 @@ use super::output::push_status;
 use super::turns::{KILLED, SETTLE};
 use super::{Adapter, LoopEvent, Running};
 use crate::attachments::attachments;
+use crate::history::history;
 use crate::processes::descendants;
 use crate::program::Program;
 use crate::protocol::{Done, Prompt, Protocol};
@@ -74,6 +75,12 @@ impl Adapter {
             attempt.is_continued = continues;
             self.attempt = Some(attempt);
             return self.begin_turns();
+        }
+        let mut prompt = prompt;
+        if let Err(error) = self.options.protocol.prepare(&mut prompt) {
+            attempt.done = Some(Done::Failed { error, retryable: false });
+            self.attempt = Some(attempt);
+            return Ok(());
         }
         let started = self.start(&attempt.run, prompt);
         self.attempt = Some(attempt);
@@ -144,6 +151,10 @@ impl Adapter {
             }
             _ => Vec::new(),
         };
+        let (messages, state) = match self.options.protocol.takes_history() {
+            true => history(&mut self.queue, self.cleared, run.reply_to)?,
+            false => Default::default(),
+        };
         Ok(Prompt {
             run,
             event: String::from_utf8_lossy(&json).into_owned(),
@@ -152,7 +163,8 @@ impl Adapter {
             content: message.content,
             transcript,
             session: self.session.clone().filter(|_| fresh),
-            messages: Vec::new(),
+            messages,
+            state,
         })
     }
 

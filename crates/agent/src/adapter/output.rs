@@ -201,6 +201,7 @@ impl Adapter {
                 self.outbox.text(Kind::Thinking, attempt, text);
             }
             Output::Turn(turn) => self.outbox.event(attempt.run.model(&attempt.message_id, &turn)),
+            Output::Messages(messages) => self.outbox.event(attempt.run.messages(&messages)),
             Output::Summary { text, upto } => self.outbox.event(attempt.run.summary(upto, &text)),
             Output::TooLong(error) => attempt.too_long = Some(error),
             Output::Note(text) => self.note_for_user(text),
@@ -365,6 +366,7 @@ fn size_of(output: &Output) -> u64 {
                 + choices.sum::<usize>()
         }
         Output::Turn(turn) => turn.message.values().map(|value| value.to_string().len()).sum(),
+        Output::Messages(messages) => messages.iter().map(|message| message.to_string().len()).sum(),
         Output::Note(text) | Output::Summary { text, .. } => text.len(),
         Output::TooLong(_)
         | Output::Status(_)

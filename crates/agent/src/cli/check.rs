@@ -56,7 +56,7 @@ impl Command {
             }
             last = Some(detail);
         };
-        let works = check(&Endpoint { url: url.clone(), key }, model, &mut tell);
+        let works = check(&Endpoint { url: url.clone(), key, is_agent: false }, model, &mut tell);
         let works =
             works.map_err(|e| Failure::failed(format_args!("nothing can be asked: {e}"), "try again"))?;
         printed?;

@@ -4,7 +4,7 @@ use crate::adapter::{Adapter, Options};
 use crate::launcher;
 use crate::model::{self, Endpoint, default_context, default_key_variable};
 use crate::notes::Notebook;
-use crate::protocol::{Acp, Exec, ModelOptions, Ndjson, OpenAi, Protocol, ToolServer};
+use crate::protocol::{Acp, AgUi, Exec, ModelOptions, Ndjson, OpenAi, Protocol, ToolServer};
 use crate::seat::Seat;
 use crate::settings::{ProtocolArg, Settings, Stay, key, missing_key, read_env_file};
 use crate::sub_agent::is_sub_agent;
@@ -66,6 +66,12 @@ pub fn run(
             }
             Box::new(model(&settings, servers, &queue, &mut environment))
         }
+        ProtocolArg::AgUi => {
+            program = own_program(&["_model"])?;
+            let url = settings.url.clone().unwrap_or_default();
+            let (key, hindrance) = server_key(settings.key_env.as_deref(), None, &mut environment);
+            Box::new(AgUi::new(Endpoint { url, key, is_agent: true }, hindrance))
+        }
     };
     let options = Options {
         consumer: ConsumerId::stored(consumer),
@@ -93,26 +99,36 @@ fn own_program(words: &[&str]) -> Result<Vec<String>> {
     Ok(std::iter::once(own).chain(words.iter().map(|word| (*word).to_owned())).collect())
 }
 
-/// The protocol for a model. Its key is taken out of `environment` and of this process's own, so that no program that
-/// is started from here has it.
+/// The key of a server, in the variable that is named or else in that of `default`, and why there is none. It is taken
+/// out of `environment` and of this process's own, so that no program that is started from here has it.
+fn server_key(
+    named: Option<&str>,
+    default: Option<&str>,
+    environment: &mut Vec<(String, String)>,
+) -> (Option<String>, Option<String>) {
+    let variable = named.or(default);
+    let key = variable.and_then(|name| key(name, environment));
+    if let Some(name) = variable {
+        environment.retain(|(known, _)| known != name);
+        // SAFETY: no other thread has been started yet.
+        unsafe { std::env::remove_var(name) };
+    }
+    let missing = named.filter(|_| key.is_none()).map(|name| missing_key(name).what);
+    (key, missing)
+}
+
+/// The protocol for a model.
 fn model(
     settings: &Settings,
     servers: Vec<model::ToolServer>,
     queue: &Queue,
     environment: &mut Vec<(String, String)>,
 ) -> OpenAi {
-    let url = settings.url.clone().unwrap_or_default();
-    let named = settings.key_env.as_deref();
-    let variable = named.or_else(|| default_key_variable(&url)).map(str::to_owned);
-    let key = variable.as_deref().and_then(|name| key(name, environment));
-    if let Some(name) = &variable {
-        environment.retain(|(known, _)| known != name);
-        // SAFETY: no other thread has been started yet.
-        unsafe { std::env::remove_var(name) };
-    }
-    let missing = named.filter(|_| key.is_none()).map(|name| missing_key(name).what);
+    let url = settings.url.as_deref().map(|url| model::parse_url(url).unwrap_or_else(|_| url.to_owned()));
+    let url = url.unwrap_or_default();
+    let (key, missing) = server_key(settings.key_env.as_deref(), default_key_variable(&url), environment);
     OpenAi::new(ModelOptions {
-        endpoint: Endpoint { url: url.clone(), key },
+        endpoint: Endpoint { url: url.clone(), key, is_agent: false },
         model: settings.model.clone().unwrap_or_default(),
         system: settings.system.clone(),
         servers: numbered(servers),

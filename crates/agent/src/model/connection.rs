@@ -20,7 +20,7 @@ use thread_conversation::MAX_RESULT;
 use tokio::process::{Child, Command};
 
 use super::Endpoint;
-use super::ask::client;
+use super::http::client;
 use super::long_lines::ShortLines;
 use super::tool_server::{At, ToolServer};
 
@@ -135,7 +135,7 @@ impl Connection {
                 (service, Some(process))
             }
             At::Url(url) => {
-                let endpoint = Endpoint { url: url.clone(), key: None };
+                let endpoint = Endpoint { url: url.clone(), key: None, is_agent: false };
                 let client = client(&endpoint).map_err(|failed| failed.error)?;
                 let config = StreamableHttpClientTransportConfig::with_uri(url.as_str());
                 let transport = StreamableHttpClientTransport::with_client(client, config);

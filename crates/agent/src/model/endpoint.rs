@@ -12,9 +12,12 @@ const MAKER: &str = "api.openai.com";
 /// Where a model is asked.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Endpoint {
-    /// Without a slash at the end.
+    /// Of a model, the base URL without a slash at the end.
     pub url: String,
     pub key: Option<String>,
+    /// There is an agent, not a model.
+    #[serde(default)]
+    pub is_agent: bool,
 }
 
 impl fmt::Debug for Endpoint {
@@ -24,6 +27,11 @@ impl fmt::Debug for Endpoint {
 }
 
 impl Endpoint {
+    /// What is there, for errors.
+    pub fn who(&self) -> String {
+        format!("the {} at {}", if self.is_agent { "agent" } else { "model" }, self.url)
+    }
+
     /// The address of one of the server's paths.
     pub fn path(&self, path: &str) -> String {
         format!("{}/{path}", self.url)
@@ -53,12 +61,24 @@ impl Endpoint {
     }
 }
 
-/// Checks the base URL of a server, such as `http://localhost:11434/v1`, and returns it without a slash at the end.
+/// Checks the base URL of a model's server, such as `http://localhost:11434/v1`, and returns it without a slash at the end.
+///
+/// # Errors
+///
+/// See [`checked_url`].
+pub fn parse_url(text: &str) -> Result<String, String> {
+    let url = checked_url(text)?;
+    let url = url.trim_end_matches('/');
+    // The whole address is often what documentation shows.
+    Ok(url.strip_suffix("/chat/completions").unwrap_or(url).to_owned())
+}
+
+/// Checks the URL of a model's server or an agent.
 ///
 /// # Errors
 ///
 /// Why it is none. Whatever is given here is stored and shown, so it must not have a password or a key.
-pub fn parse_url(text: &str) -> Result<String, String> {
+pub fn checked_url(text: &str) -> Result<String, String> {
     let url =
         Url::parse(text).map_err(|e| format!("it is not a URL ({e}); one is http://localhost:11434/v1"))?;
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
@@ -70,9 +90,7 @@ pub fn parse_url(text: &str) -> Result<String, String> {
     if url.fragment().is_some() {
         return Err("the model is given by --model".to_owned());
     }
-    let url = url.as_str().trim_end_matches('/');
-    // The whole address is often what documentation shows.
-    Ok(url.strip_suffix("/chat/completions").unwrap_or(url).to_owned())
+    Ok(text.to_owned())
 }
 
 /// How many tokens the model of a server can read, unless that is said. Ollama, known by its port, takes longer prompts,
@@ -126,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_server_on_this_machine_needs_no_proxy() {
-        let is_here = |url: &str| Endpoint { url: url.into(), key: None }.is_here();
+        let is_here = |url: &str| Endpoint { url: url.into(), key: None, is_agent: false }.is_here();
         let here =
             ["http://localhost:1/v1", "http://127.0.0.1:1", "http://[::1]:1/v1", "https://a.localhost"];
         assert!(here.iter().all(|url| is_here(url)));
@@ -135,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_key_is_not_shown() {
-        let endpoint = Endpoint { url: "http://a".into(), key: Some("secret".into()) };
+        let endpoint = Endpoint { url: "http://a".into(), key: Some("secret".into()), is_agent: false };
         assert_eq!(endpoint.without_key("the secret is secret"), "the [key] is [key]");
         assert!(!format!("{endpoint:?}").contains("secret"));
     }

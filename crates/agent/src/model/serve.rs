@@ -9,6 +9,7 @@ use tokio::sync::Mutex;
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::task::{JoinSet, LocalSet};
 
+use super::ag_ui;
 use super::ask::ask;
 use super::tools::Tools;
 use super::{Endpoint, Failed, Heard, Order, Outcome, Reply, What};
@@ -89,6 +90,17 @@ async fn follow(id: u64, what: What, tools: Rc<Mutex<Tools>>) -> std::io::Result
             let turn = ask_with(&endpoint, &model, &messages, &all, &mut hear).await;
             written?;
             write(id, turn.map_or_else(Heard::Failed, Heard::Turn))
+        }
+        What::Run { endpoint, input } => {
+            let mut written = Ok(());
+            let mut hear = |event| {
+                if written.is_ok() {
+                    written = write(id, Heard::Event(event));
+                }
+            };
+            let ran = ag_ui::run(&endpoint, &input, &mut hear).await;
+            written?;
+            ran.or_else(|failed| write(id, Heard::Failed(failed)))
         }
         What::Call { name, arguments, limit, again } => {
             let found = tools.lock().await.find(&name).await;

@@ -27,7 +27,7 @@ const LONGEST_MODEL: usize = 200;
 pub struct Spec {
     /// By default made from the command.
     pub name: Option<String>,
-    /// A shell command, or a model: `openai:URL#MODEL`.
+    /// A shell command, a model (`openai:URL#MODEL`), or an agent behind AG-UI (`ag-ui:URL`).
     pub line: String,
     /// What gives the line: an option or a key.
     pub given_by: &'static str,
@@ -88,8 +88,8 @@ impl Agent {
     /// adapter is not installed.
     pub fn new(spec: Spec, launcher: &Launcher) -> Result<Agent, Failure> {
         let Spec { base, .. } = &spec;
-        let model = spec.settings.with_model(&spec.line)?;
-        let mut settings = model.clone().unwrap_or_else(|| spec.settings.clone());
+        let server = spec.settings.with_server(&spec.line)?;
+        let mut settings = server.clone().unwrap_or_else(|| spec.settings.clone());
         // A variable of its own is there for the adapter.
         let is_given = |name: &String| spec.environment.iter().any(|(known, _)| known == name);
         let key_env = settings.key_env.take_if(|name| is_given(name));
@@ -99,12 +99,12 @@ impl Agent {
         if let Some(file) = &env_file {
             read_env_file(file).map_err(|e| Failure::usage(e.what, e.hint))?;
         }
-        let mut words = if model.is_some() { Vec::new() } else { words(&spec.line, base, spec.given_by)? };
+        let mut words = if server.is_some() { Vec::new() } else { words(&spec.line, base, spec.given_by)? };
         if let Some(program) = words.first_mut().filter(|program| program.contains('/') && *base != spec.cwd)
         {
             *program = base.join(&*program).to_string_lossy().into_owned();
         }
-        let told = match model.and_then(|model| model.model) {
+        let told = match server.and_then(|server| server.model) {
             Some(model) => name_of(&[model.split(':').next().unwrap_or_default().to_owned()]),
             None => name_of(&words),
         };

@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::ValueEnum;
 use thread::failure::Failure;
 use thread::run::Launcher;
-use thread_agent::model::{ToolServer, parse_url};
+use thread_agent::model::{ToolServer, checked_url, parse_url};
 use thread_agent::seat::{self, Setting};
 use thread_agent::settings::{Budget, MAX_TURNS, Permit, PermitWait, ProtocolArg, Settings, Stay};
 use toml::{Table, Value};
@@ -169,15 +169,19 @@ fn spec(table: &Table, (settings, stay): (&Settings, &Stay), base: &Path) -> Res
 /// The program or the model.
 fn line(spec: &mut Spec, command: Option<String>, url: Option<String>) -> Result<(), Bad> {
     spec.line = match (command, url) {
-        (Some(command), None) if command.trim_start().starts_with("openai:") => {
-            return bad("command", "it is a model, not a command", "give it as url");
+        (Some(command), None) if ["openai:", "ag-ui:"].iter().any(|kind| command.trim_start().starts_with(kind)) =>
+        {
+            return bad("command", "it is a server, not a command", "give it as url");
         }
         (Some(command), None) => command,
         (None, Some(url)) => {
-            let hint = "write openai:URL#MODEL, such as openai:http://localhost:11434/v1#qwen3";
-            if url.starts_with("ag-ui:") {
-                return bad("url", "agents behind AG-UI are not supported yet", hint);
+            if let Some(address) = url.strip_prefix("ag-ui:") {
+                let hint = "write ag-ui:URL, such as ag-ui:http://localhost:8000/";
+                spec.settings.model = None;
+                spec.line = checked_url(address).map_or_else(|why| bad("url", why, hint), |_| Ok(url.clone()))?;
+                return Ok(());
             }
+            let hint = "write openai:URL#MODEL, such as openai:http://localhost:11434/v1#qwen3, or ag-ui:URL";
             let address = url.strip_prefix("openai:").and_then(|rest| rest.split_once('#'));
             match address.map(|(address, model)| (parse_url(address), model)) {
                 Some((Ok(_), model)) if !model.is_empty() => url,
@@ -195,23 +199,35 @@ fn line(spec: &mut Spec, command: Option<String>, url: Option<String>) -> Result
 
 /// Checks that the keys fit together.
 fn fits(spec: &mut Spec, table: &Table, tools: bool) -> Result<(), Bad> {
-    let is_model = table.contains_key("url");
+    let is_agent = spec.line.starts_with("ag-ui:");
+    let is_model = table.contains_key("url") && !is_agent;
     let settings = &mut spec.settings;
     if is_model && table.contains_key("protocol") && settings.protocol != ProtocolArg::OpenAi {
         return bad("protocol", "a model at url is asked by the protocol openai", "leave it out");
     }
+    if is_agent && table.contains_key("protocol") && settings.protocol != ProtocolArg::AgUi {
+        return bad("protocol", "an agent at ag-ui:URL is asked by the protocol ag-ui", "leave it out");
+    }
+    if is_agent {
+        settings.protocol = ProtocolArg::AgUi;
+    }
     if !is_model {
-        if settings.protocol == ProtocolArg::OpenAi {
+        if !is_agent && settings.protocol == ProtocolArg::AgUi {
+            return bad("protocol", "ag-ui is for an agent at a url", "give a url instead of a command");
+        }
+        if !is_agent && settings.protocol == ProtocolArg::OpenAi {
             return bad("protocol", "openai is for a model", "give a url instead of a command");
         }
-        if let Some(key) = ["key_env", "system"].iter().find(|key| table.contains_key(**key)) {
+        let models: &[&str] = if is_agent { &["system"] } else { &["key_env", "system"] };
+        if let Some(key) = models.iter().find(|key| table.contains_key(**key)) {
             return bad(key, "it is for a model at url only", "leave it out");
         }
         // Those of the command line are for agents that can have them.
-        (settings.key_env, settings.system, settings.context) = (None, None, None);
+        settings.key_env = settings.key_env.take().filter(|_| is_agent && table.contains_key("key_env"));
+        (settings.system, settings.context) = (None, None);
         (settings.tools, settings.max_turns) = (Vec::new(), MAX_TURNS);
     }
-    if settings.protocol != ProtocolArg::Exec || is_model {
+    if settings.protocol != ProtocolArg::Exec || is_model || is_agent {
         settings.transcript = None;
     }
     let has_servers = table.get("tools").is_some_and(Value::is_array);

@@ -128,7 +128,7 @@ fn shown(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option
     if let Some(bytes) = stored.large
         && !matches!(entry, Entry::Message(_) | Entry::Answer { .. })
         // The answer has its text.
-        && event.subtype.as_deref() != Some("model")
+        && !matches!(event.subtype.as_deref(), Some("model" | "messages"))
     {
         let (source, r#type, subtype) = (event.source.clone(), event.kind.clone(), event.subtype.clone());
         let url = storage.event_url(session, stored.id());
