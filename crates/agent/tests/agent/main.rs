@@ -1,6 +1,7 @@
 //! The program `thread-agent`, driven as its users do: real threads, real handlers, real programs.
 
 mod acp;
+mod ag_ui;
 mod attachments;
 mod disk;
 mod example;
