@@ -26,7 +26,7 @@ use serde_json::{Map, Value};
 use thread_conversation::ModelTurn;
 
 pub use check::{Check, check};
-pub use endpoint::{Endpoint, default_context, checked_url, default_key_variable, parse_url};
+pub use endpoint::{Endpoint, checked_url, default_context, default_key_variable, parse_url};
 pub use serve::{digest_of, serve};
 pub use tool_server::{At, ToolServer};
 pub use tools::function;

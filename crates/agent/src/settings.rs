@@ -258,7 +258,12 @@ impl Settings {
                 let why = why.replace("the model is given by --model", "it must have no #");
                 Failure::usage(format_args!("the URL in '{word}': {why}"), hint)
             })?;
-            return Ok(Some(Settings { protocol: ProtocolArg::AgUi, url: Some(url), model: None, ..self.clone() }));
+            return Ok(Some(Settings {
+                protocol: ProtocolArg::AgUi,
+                url: Some(url),
+                model: None,
+                ..self.clone()
+            }));
         }
         let Some(rest) = word.trim().strip_prefix("openai:") else { return Ok(None) };
         let hint = "write openai:URL#MODEL, such as openai:http://localhost:11434/v1#qwen3";
@@ -278,8 +283,7 @@ impl Settings {
     ///
     /// They do not: a usage error.
     pub fn check(&self) -> failure::Result<()> {
-        let (is_model, is_agent) =
-            (self.protocol == ProtocolArg::OpenAi, self.protocol == ProtocolArg::AgUi);
+        let (is_model, is_agent) = (self.protocol == ProtocolArg::OpenAi, self.protocol == ProtocolArg::AgUi);
         if is_agent && (self.url.is_none() || self.model.is_some()) {
             return failure::usage(
                 "an agent of --protocol ag-ui has a --url, and no --model",

@@ -154,7 +154,11 @@ async fn run(
         (None, _) => None,
         (Some(url), model) => {
             options.settings.check()?;
-            Some(model.as_ref().map_or_else(|| format!("ag-ui:{url}"), |model| format!("openai:{url}#{model}")))
+            Some(
+                model
+                    .as_ref()
+                    .map_or_else(|| format!("ag-ui:{url}"), |model| format!("openai:{url}#{model}")),
+            )
         }
     };
     let agent = options.agent.as_deref().or(server.as_deref());

@@ -49,10 +49,14 @@ pub async fn run(endpoint: &Endpoint, input: &Value, hear: &mut impl FnMut(Value
     let mut events = Events::of(response, endpoint);
     while let Some(data) = events.next().await? {
         let read = serde_json::from_slice::<Value>(&data).ok();
-        let Some((kind, mut event)) = read.and_then(|event| Some((event["type"].as_str()?.to_owned(), event)))
+        let Some((kind, mut event)) =
+            read.and_then(|event| Some((event["type"].as_str()?.to_owned(), event)))
         else {
             let shown = shortened(&endpoint.without_key(&String::from_utf8_lossy(&data)), 80);
-            return Err(retryable(format!("{} sends something that is no AG-UI event: {shown}", endpoint.url)));
+            return Err(retryable(format!(
+                "{} sends something that is no AG-UI event: {shown}",
+                endpoint.url
+            )));
         };
         if UNUSED.contains(&&*kind) {
             event = json!({ "type": kind });

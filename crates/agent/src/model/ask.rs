@@ -81,7 +81,12 @@ pub async fn models(endpoint: &Endpoint) -> Result<Vec<String>, Failed> {
         return Ok(Vec::new());
     }
     if !status.is_success() {
-        return Err(refused(status, &error_of(response, endpoint).await, endpoint, ("no models", "check the URL")));
+        return Err(refused(
+            status,
+            &error_of(response, endpoint).await,
+            endpoint,
+            ("no models", "check the URL"),
+        ));
     }
     let list = body_of(response, LONGEST_BODY).await.map_err(|e| broken_off(&e, endpoint))?;
     let list: Value = serde_json::from_slice(&list.unwrap_or_default()).unwrap_or_default();

@@ -195,9 +195,9 @@ pub fn refused(status: StatusCode, told: &str, endpoint: &Endpoint, (missing, hi
             final_failure(format!("{url} refuses the key ({code}{told}): check the variable of --key-env"))
         }
         StatusCode::NOT_FOUND => final_failure(format!("{url} has {missing} ({code}{told}): {hint}")),
-        StatusCode::TOO_MANY_REQUESTS => retryable(format!(
-            "{who} has too many requests, or the account has no quota left ({code}{told})"
-        )),
+        StatusCode::TOO_MANY_REQUESTS => {
+            retryable(format!("{who} has too many requests, or the account has no quota left ({code}{told})"))
+        }
         _ if status.is_server_error() || matches!(code, 408 | 409 | 425) => {
             retryable(format!("{who} failed ({code}{told})"))
         }
@@ -223,9 +223,7 @@ pub fn unreachable(error: &reqwest::Error, endpoint: &Endpoint) -> Failed {
     let who = endpoint.who();
     let why = if error.is_timeout() { "it took too long".to_owned() } else { cause(error) };
     match error.is_connect() || error.is_timeout() {
-        true => {
-            retryable(format!("{who} cannot be reached ({why}): start it, or check the URL"))
-        }
+        true => retryable(format!("{who} cannot be reached ({why}): start it, or check the URL")),
         false => broken_off(error, endpoint),
     }
 }

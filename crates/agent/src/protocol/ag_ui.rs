@@ -159,7 +159,10 @@ impl AgUi {
         let kind = event["type"].as_str().unwrap_or_default();
         match kind {
             "RUN_ERROR" => {
-                let told = event["message"].as_str().filter(|told| !told.is_empty()).unwrap_or("it does not say why");
+                let told = event["message"]
+                    .as_str()
+                    .filter(|told| !told.is_empty())
+                    .unwrap_or("it does not say why");
                 let error = format!("{} failed: {told}", self.endpoint.who());
                 vec![Output::Done(Done::Failed { error, retryable: true })]
             }
@@ -314,7 +317,8 @@ impl Turn {
         if self.state.is_null() {
             self.state = json!({});
         }
-        let patched = patch.and_then(|patch| json_patch::patch(&mut self.state, &patch).map_err(|e| e.to_string()));
+        let patched =
+            patch.and_then(|patch| json_patch::patch(&mut self.state, &patch).map_err(|e| e.to_string()));
         match patched {
             Ok(()) => vec![Output::StateDelta(delta.clone())],
             Err(e) => {

@@ -129,13 +129,15 @@ fn the_agent_is_given_the_whole_conversation_with_the_ids_it_knows() {
     let runs: std::collections::BTreeSet<_> = asked.iter().map(|one| one["body"]["runId"].as_str()).collect();
     assert_eq!(runs.len(), 3);
     assert!(asked.iter().all(|request| request["key"] == "Bearer secret"), "{asked:?}");
-    let thinks = talk.entries().into_iter().any(
-        |(.., entry)| matches!(entry, Entry::Thinking { text, .. } if text == "let me count"),
-    );
+    let thinks = talk
+        .entries()
+        .into_iter()
+        .any(|(.., entry)| matches!(entry, Entry::Thinking { text, .. } if text == "let me count"));
     assert!(thinks);
     assert_eq!(talk.is_settled(), Ok(()));
     // What was said before is forgotten, also by an agent that remembers it under a name.
-    let clear = ["push", "--source", crate::harness::ADA, "--type", "record", "--subtype", "clear", "--content", ""];
+    let clear =
+        ["push", "--source", crate::harness::ADA, "--type", "record", "--subtype", "clear", "--content", ""];
     talk.thread(&clear).ok();
     assert_eq!(talk.answer(talk.say("again")), "1: again");
     let last = requests(&talk).pop().unwrap();
@@ -204,7 +206,11 @@ fn a_server_that_is_killed_is_asked_again() {
     drop(server);
     let Some(_server) = Server::start(&talk, &port) else { return };
     assert_eq!(talk.answer(id), "I am dying no more");
-    assert!(failures(&talk)[0].contains("lost") || failures(&talk)[0].contains("broke off"), "{:?}", failures(&talk));
+    assert!(
+        failures(&talk)[0].contains("lost") || failures(&talk)[0].contains("broke off"),
+        "{:?}",
+        failures(&talk)
+    );
     assert_eq!(talk.is_settled(), Ok(()));
 }
 
@@ -246,8 +252,18 @@ fn errors_of_the_server_are_told_and_some_are_tried_again() {
         let error = error_of(&talk, talk.say("x"));
         assert!(error.contains(expected) && !error.contains("secret"), "{error}");
     }
-    talk.thread(&["agent", "install", "--replace", "--attempts", "2", "--protocol", "ag-ui", "--url", &server.url])
-        .ok();
+    talk.thread(&[
+        "agent",
+        "install",
+        "--replace",
+        "--attempts",
+        "2",
+        "--protocol",
+        "ag-ui",
+        "--url",
+        &server.url,
+    ])
+    .ok();
     let error = error_of(&talk, talk.say("fail"));
     assert!(error.contains("failed: the model has a cold"), "{error}");
     assert_eq!(talk.is_settled(), Ok(()));

@@ -169,7 +169,8 @@ fn spec(table: &Table, (settings, stay): (&Settings, &Stay), base: &Path) -> Res
 /// The program or the model.
 fn line(spec: &mut Spec, command: Option<String>, url: Option<String>) -> Result<(), Bad> {
     spec.line = match (command, url) {
-        (Some(command), None) if ["openai:", "ag-ui:"].iter().any(|kind| command.trim_start().starts_with(kind)) =>
+        (Some(command), None)
+            if ["openai:", "ag-ui:"].iter().any(|kind| command.trim_start().starts_with(kind)) =>
         {
             return bad("command", "it is a server, not a command", "give it as url");
         }
@@ -178,7 +179,8 @@ fn line(spec: &mut Spec, command: Option<String>, url: Option<String>) -> Result
             if let Some(address) = url.strip_prefix("ag-ui:") {
                 let hint = "write ag-ui:URL, such as ag-ui:http://localhost:8000/";
                 spec.settings.model = None;
-                spec.line = checked_url(address).map_or_else(|why| bad("url", why, hint), |_| Ok(url.clone()))?;
+                spec.line =
+                    checked_url(address).map_or_else(|why| bad("url", why, hint), |_| Ok(url.clone()))?;
                 return Ok(());
             }
             let hint = "write openai:URL#MODEL, such as openai:http://localhost:11434/v1#qwen3, or ag-ui:URL";

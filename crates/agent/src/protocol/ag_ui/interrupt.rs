@@ -55,7 +55,9 @@ impl Interrupt {
             (_, None) | (Form::Other, _) => None,
             (Form::Approval, Some(choice)) => Some(json!({ "approved": choice == ALLOW })),
             (Form::Boolean, Some(choice)) => Some(json!(choice == ALLOW)),
-            (Form::OneOf(texts), Some(choice)) => texts.iter().find(|text| *text == choice).map(|text| json!(text)),
+            (Form::OneOf(texts), Some(choice)) => {
+                texts.iter().find(|text| *text == choice).map(|text| json!(text))
+            }
         };
         self.answer.get_or_insert(match payload {
             Some(payload) => json!({ "interruptId": self.id, "status": "resolved", "payload": payload }),
@@ -66,7 +68,9 @@ impl Interrupt {
 
 impl Form {
     fn of(schema: &Value) -> Form {
-        let texts = schema["enum"].as_array().map(|all| all.iter().map(|one| one.as_str().map(str::to_owned)).collect());
+        let texts = schema["enum"]
+            .as_array()
+            .map(|all| all.iter().map(|one| one.as_str().map(str::to_owned)).collect());
         match texts.unwrap_or(None::<Vec<String>>) {
             Some(texts) if !texts.is_empty() => Form::OneOf(texts),
             _ if !schema.is_object() || !schema["properties"]["approved"].is_null() => Form::Approval,

@@ -59,7 +59,8 @@ impl Messages {
     /// Adds a call to the message that it belongs to.
     pub fn call(&mut self, parent: &str, call_id: &str, name: &str) {
         self.begin(parent, "assistant");
-        let call = json!({ "id": call_id, "type": "function", "function": { "name": name, "arguments": "" } });
+        let call =
+            json!({ "id": call_id, "type": "function", "function": { "name": name, "arguments": "" } });
         let Some(message) = self.find(parent) else { return };
         match message.get_mut("toolCalls") {
             Some(Value::Array(calls)) => calls.push(call),
@@ -69,7 +70,8 @@ impl Messages {
 
     /// Adds to the arguments of a call.
     pub fn extend_arguments(&mut self, call_id: &str, text: &str) {
-        let arguments = self.find_call(call_id).and_then(|call| call.get_mut("function")?.get_mut("arguments"));
+        let arguments =
+            self.find_call(call_id).and_then(|call| call.get_mut("function")?.get_mut("arguments"));
         if let Some(Value::String(arguments)) = arguments {
             arguments.push_str(text);
         }
@@ -91,7 +93,8 @@ impl Messages {
     }
 
     fn find_call(&mut self, id: &str) -> Option<&mut Value> {
-        let calls = self.said.iter_mut().rev().filter_map(|message| message.get_mut("toolCalls")?.as_array_mut());
+        let calls =
+            self.said.iter_mut().rev().filter_map(|message| message.get_mut("toolCalls")?.as_array_mut());
         calls.flatten().find(|call| call["id"] == id)
     }
 }
