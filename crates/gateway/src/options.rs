@@ -16,6 +16,7 @@ const EXAMPLES: &str = "\
 Examples:
   thread serve --agent 'llm -m local'
   thread serve --agent openai:http://localhost:11434/v1#qwen3
+  thread serve --agent ag-ui:http://localhost:8000/
   thread serve --agents agents.toml --agent helper --permit-wait 1h
 
 agents.toml:
@@ -48,8 +49,8 @@ pub struct Options {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:3336", value_parser = address)]
     pub listen: SocketAddr,
 
-    /// The agent for new sessions: a shell command, such as 'llm -m local' or 'cat notes - | llm', or a model, such
-    /// as openai:http://localhost:11434/v1#qwen3
+    /// The agent for new sessions: a shell command, such as 'llm -m local' or 'cat notes - | llm', a model, such as
+    /// openai:http://localhost:11434/v1#qwen3, or an agent that speaks AG-UI, such as ag-ui:http://localhost:8000/
     // The id is that of the program in `thread agent`, which the options of both require.
     #[arg(id = "program", long = "agent", value_name = "COMMAND", group = "who")]
     pub agent: Option<String>,

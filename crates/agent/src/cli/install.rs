@@ -25,6 +25,7 @@ Examples:
   thread agent install --thread talk --env-file keys.env -- claude -p
   thread agent install --thread talk --protocol openai --url http://localhost:11434/v1 --model qwen3 \
     --tools 'npx -y @modelcontextprotocol/server-filesystem .'
+  thread agent install --thread talk --protocol ag-ui --url http://localhost:8000/
   thread agent install --thread talk --replace --permit-wait 1h --protocol acp -- claude-code-acp")]
 pub struct Command {
     /// The consumer's name
