@@ -198,6 +198,7 @@ scenarios! {
     }
     agents {
         sessions_choose_among_the_agents_of_a_file
+        an_agent_behind_ag_ui_answers
         a_file_with_mistakes_is_refused_by_file_table_and_key
         a_session_is_moved_to_another_agent_which_knows_what_was_said
         a_move_is_done_or_not_begun_whatever_is_killed

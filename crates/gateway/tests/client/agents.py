@@ -134,6 +134,38 @@ async def sessions_choose_among_the_agents_of_a_file():
                 assert (await client.request("sessions.new"))["agent"] == option
 
 
+async def an_agent_behind_ag_ui_answers():
+    with tempfile.TemporaryDirectory() as folder:
+        program = HERE.parents[3] / "fixtures/ag_ui_agent.py"
+        server = subprocess.Popen([PYTHON, program, "--log", f"{folder}/requests"], stdout=subprocess.PIPE, text=True)
+        try:
+            url = server.stdout.readline().strip()
+            pathlib.Path(folder, "keys").write_text("KEY=secret\n")
+            remote = {"name": "remote", "url": f"ag-ui:{url}", "env_file": "keys", "key_env": "KEY", "permit": "allow"}
+            file = write(folder, remote, {"name": "loud", "command": "tr a-z A-Z"})
+            with Gateway("--agents", file) as gateway:
+                client = await gateway.client()
+                session = (await client.request("sessions.new"))["sessionId"]
+                assert await answer(client, session, "hello") == "1: hello"
+                assert await answer(client, session, "delete it") == "The tool says a.txt is deleted"
+                await client.request("sessions.update", sessionId=session, agent="loud")
+                assert await answer(client, session, "loud") == "LOUD"
+                await client.request("sessions.update", sessionId=session, agent="remote")
+                assert await answer(client, session, "bye") == "4: bye"
+            asked = [json.loads(line) for line in open(f"{folder}/requests")]
+            assert [message["content"] for message in asked[-1]["body"]["messages"] if message["role"] == "user"] == [
+                "hello", "delete it", "loud", "bye"]
+            assert asked[0]["body"]["threadId"] != asked[-1]["body"]["threadId"]
+            assert all(one["key"] == "Bearer secret" for one in asked)
+            with Gateway("--agent", f"ag-ui:{url}") as gateway:
+                client = await gateway.client()
+                session = (await client.request("sessions.new"))["sessionId"]
+                assert await answer(client, session, "hello") == "1: hello"
+        finally:
+            server.kill()
+            server.wait()
+
+
 async def a_file_with_mistakes_is_refused_by_file_table_and_key():
     with tempfile.TemporaryDirectory() as folder:
         def refused(*options, code=2):
@@ -161,7 +193,11 @@ async def a_file_with_mistakes_is_refused_by_file_table_and_key():
         for tables, why in [
             ([], "has no table [[agent]]"), ([good, good], "another agent has the name 'a'"),
             ([{"command": "cat"}], "name: it is missing"), ([{"name": "a"}], "neither a command nor a url"),
-            ([{"name": "a", "url": "ag-ui:http://h"}], "AG-UI are not supported yet"),
+            ([{"name": "a", "url": "ag-ui:ftp://h"}], "url: it must begin with http"),
+            ([{"name": "a", "url": "ag-ui:http://h", "protocol": "acp"}], "asked by the protocol ag-ui"),
+            ([{"name": "a", "url": "ag-ui:http://h", "system": "x"}], "system: it is for a model"),
+            ([{"name": "a", "command": "cat", "protocol": "ag-ui"}], "ag-ui is for an agent at a url"),
+            ([{"name": "a", "command": "ag-ui:http://h"}], "it is a server, not a command"),
             ([{"name": "a", "url": "http://h"}], "is not openai:URL#MODEL"),
             ([{"name": "a", "command": "no-such-program-here"}], "there is no program 'no-such-program-here' for command"),
         ]:

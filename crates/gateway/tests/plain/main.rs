@@ -242,6 +242,8 @@ fn a_model_without_a_name_is_refused() {
         ("openai:http://127.0.0.1:9/v1", "names no model"),
         ("openai:127.0.0.1:9#m", "it is not a URL"),
         ("openai:http://me:pw@host/v1#m", "a key is given by --key-env"),
+        ("ag-ui:host", "it is not a URL"),
+        ("ag-ui:http://me:pw@host/", "a key is given by --key-env"),
     ] {
         let serve = world.run(thread_testkit::program("thread-serve"));
         let error = serve.args(["--root", "root", "--listen", "127.0.0.1:0", "--agent", agent]).fails(2);
