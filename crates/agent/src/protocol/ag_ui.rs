@@ -75,7 +75,18 @@ impl AgUi {
         });
         let resume: Vec<Value> = turn.interrupts.drain(..).filter_map(|interrupt| interrupt.answer).collect();
         // Older agents know no such field.
-        if !resume.is_empty() {
+        if std::mem::take(&mut turn.is_own_way) {
+            let mut payloads = resume.into_iter().map(|mut one| match one["payload"].take() {
+                Value::Null => json!({ "approved": false }),
+                payload => payload,
+            });
+            // One that waits for several answers is given the first.
+            let answer = payloads.next().unwrap_or(Value::Null);
+            match &mut input["forwardedProps"] {
+                Value::Object(given) => drop(given.insert("command".to_owned(), json!({ "resume": answer }))),
+                given => *given = json!({ "command": { "resume": answer } }),
+            }
+        } else if !resume.is_empty() {
             input["resume"] = resume.into();
         }
         self.order(What::Run { endpoint: self.endpoint.clone(), input }, out);

@@ -161,7 +161,7 @@ fn the_client_has_tools_too() {
     let run = Run { run_id: format!("run_{id}"), reply_to: id, attempt: 1, is_own: false };
     let result = ToolResult::new(&*called.call_id, "confirm", Ok(json!("very")));
     let event = run.client_tool_result("ada", &result, ClientInput::default());
-    talk.queue().push_all(&mut |put| put(&[event.clone()]).map(drop)).unwrap();
+    talk.queue().push_all(&mut |put| put(std::slice::from_ref(&event)).map(drop)).unwrap();
     assert_eq!(talk.answer(id), "The tool says very");
     let asked = requests(&talk);
     assert_eq!(asked.len(), 2);

@@ -153,6 +153,20 @@ fn a_run_goes_on_once_all_interrupts_are_answered() {
 }
 
 #[test]
+fn interrupts_of_lang_graph_are_answered_in_its_own_way() {
+    let (mut agent, _) = asked(json!({ "forwarded_props": { "a": 1 } }));
+    let interrupt = json!({ "type": "CUSTOM", "name": "on_interrupt", "value": "sure?" });
+    let (output, _) = hear(&mut agent, &[interrupt, json!({ "type": "RUN_FINISHED" })]);
+    let [Output::Asks(asked)] = &output[..] else { panic!("{output:?}") };
+    assert_eq!(asked.title, "sure?");
+    let mut out = Vec::new();
+    agent.permit(&asked.request_id, Some("allow"), &mut out);
+    let input = input_of(&out).unwrap();
+    let expected = json!({ "a": 1, "command": { "resume": { "approved": true } } });
+    assert_eq!((&input["forwardedProps"], input.get("resume")), (&expected, None));
+}
+
+#[test]
 fn what_comes_after_a_cancel_counts_for_nothing() {
     let (mut agent, _) = asked(json!({}));
     let late = json!(Reply { id: agent.last_id, heard: Heard::Event(json!({ "type": "RUN_FINISHED" })) });

@@ -29,6 +29,10 @@ pub struct Turn {
     /// The results of the client's tools, as messages for the next request.
     pub results: Vec<Value>,
     pub interrupts: Vec<Interrupt>,
+    /// What a run was interrupted for, as LangGraph says it by default: in events of its own.
+    pub on_interrupt: Vec<Value>,
+    /// It takes the answer in its own field, too.
+    pub is_own_way: bool,
     /// The agent has ended its run.
     pub is_paused: bool,
 }
@@ -78,8 +82,12 @@ impl Turn {
             return vec![Output::Done(Done::Cancelled)];
         }
         let mut output = Vec::new();
-        if outcome["type"] == "interrupt" {
-            for interrupt in outcome["interrupts"].as_array().into_iter().flatten() {
+        let own = std::mem::take(&mut self.on_interrupt);
+        let is_standard = outcome["type"] == "interrupt";
+        self.is_own_way = !is_standard && !own.is_empty();
+        if is_standard || self.is_own_way {
+            let standard = outcome["interrupts"].as_array().filter(|_| is_standard);
+            for interrupt in standard.unwrap_or(&own) {
                 let arguments = |call_id: &str| self.calls.get(call_id).map_or(Value::Null, Call::arguments);
                 let Some((interrupt, permission)) = Interrupt::of(interrupt, arguments) else { continue };
                 self.interrupts.push(interrupt);
@@ -133,6 +141,15 @@ impl Turn {
                 vec![Output::State(self.state.clone())]
             }
             "STATE_DELTA" => self.patch(&event["delta"]),
+            "CUSTOM" if event["name"] == "on_interrupt" => {
+                let message = match &event["value"] {
+                    Value::String(text) => text.clone(),
+                    value => value.to_string(),
+                };
+                let id = format!("on_interrupt_{}", self.on_interrupt.len() + 1);
+                self.on_interrupt.push(json!({ "id": id, "message": message }));
+                Vec::new()
+            }
             "MESSAGES_SNAPSHOT" => {
                 let all = event["messages"].as_array().cloned().unwrap_or_default();
                 self.messages.replace(all);
