@@ -426,7 +426,7 @@ fn options_that_do_not_fit_together_are_refused() {
         "cannot be used with",
     );
     refuses(install(&["--protocol", "openai", "--url", "http://localhost:1/v1"]), 2, "--model");
-    refuses(install(&["--key-env", "K", "--", "cat"]), 2, "only a model at --url has a key");
+    refuses(install(&["--key-env", "K", "--", "cat"]), 2, "only a server at --url has a key");
     refuses(
         install(&[&["--protocol", "openai", "--key-env", "sk-secret"], &url[..]].concat()),
         2,
