@@ -183,7 +183,7 @@ async def a_file_with_mistakes_is_refused_by_file_table_and_key():
             ("permit_wait", -1, "not a duration"), ("cwd", "nowhere", "is not a directory"), ("env", "A=b", "not a table"),
             ("env", {"A B": "x"}, "cannot have this name"), ("env", {"THREAD_DIR": "x"}, "set by thread"),
             ("key_env", "KEY", "for a model at url only"), ("system", "x", "for a model at url only"),
-            ("tools", "yes", "not a list"), ("tools", True, 'protocol = "acp"'), ("about", "x" * 1001, "longer than"),
+            ("tools", "yes", "not true or false"), ("tools", True, 'protocol = "acp"'), ("about", "x" * 1001, "longer than"),
             ("prompts", "x", "not a list"), ("prompts", [1], "not a text"), ("allow", ["root"], "not one of model, cwd"),
             ("allow", ["model"], "only for a model"),
         ]:
