@@ -1,6 +1,6 @@
 //! Pools: `--concurrency` and `--key`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 use thread_testkit::{World, is_running, kill_and_wait, wait_until};
@@ -467,7 +467,9 @@ fn dead_letters_in_a_row_stall_a_pool_and_it_then_tries_one_event() {
     world.wait_for_state("bot", "stalled");
     assert_eq!(world.consumer("bot")["dead"], 2);
     let tried = seen(&world).len();
-    assert!((3..=5).contains(&tried), "{:?}", seen(&world));
+    // A probe may have begun since: it is of an event that was tried before.
+    let events: BTreeSet<String> = seen(&world).into_iter().collect();
+    assert!((3..=5).contains(&events.len()), "{:?}", seen(&world));
     // One event each time.
     wait_until("two probes", || seen(&world).len() >= tried + 2);
     world.write("mended", "");
