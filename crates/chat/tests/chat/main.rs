@@ -64,7 +64,7 @@ fn a_message_that_begins_like_a_path_is_no_command() {
         assert_eq!(String::from_utf8_lossy(&said.stdout), answer);
     }
     let help = gateway.chat(["/help"]).output().unwrap();
-    assert!(String::from_utf8_lossy(&help.stdout).contains("/new [title]"));
+    assert!(String::from_utf8_lossy(&help.stdout).contains("/new [@agent] [title]"));
 }
 
 #[test]
