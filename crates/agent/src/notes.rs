@@ -255,7 +255,7 @@ impl Notebook {
         match self.change(&change, call_id, launcher)? {
             (_, None) => Ok(json!({ "key": key, "deleted": true }).to_string()),
             (_, Some(now)) => {
-                Err(format!("the note has been changed meanwhile, to version {now}: look at it again"))
+                Err(format!("the note was changed to version {now} in the meantime: read it again"))
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The loop of a model: it takes a turn, its calls are made, it takes the next one.
 //!
-//! What is next follows from the thread alone ([`crate::memory`]), so another adapter goes on where this one is killed.
+//! What is next follows from the thread alone ([`crate::memory`]), so another adapter continues where this one was killed.
 //! Each turn, each call and each result is stored before anything follows from it.
 
 use std::time::Instant;
@@ -272,7 +272,7 @@ impl Adapter {
 
     fn wait_for_permission(&mut self, call: &ToolCall, request_id: String) {
         let Some(attempt) = &mut self.attempt else { return };
-        // After a restart it begins anew: meanwhile nobody could have been heard.
+        // It starts again after a restart, because no answer could be heard in between.
         let until = self.options.settings.permit_wait.0.map(|wait| Instant::now() + wait);
         attempt.asked.push(Asked { request_id, program_id: call.call_id.clone(), choices: choices(), until });
     }

@@ -12,7 +12,7 @@ use super::http::{
 };
 use super::{Endpoint, Failed, Heard};
 
-/// Asks for a turn. What is heard meanwhile goes to `hear`.
+/// Asks for a turn. Its pieces go to `hear` as they come.
 ///
 /// # Errors
 ///

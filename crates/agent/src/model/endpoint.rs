@@ -93,7 +93,7 @@ pub fn checked_url(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// How many tokens the model of a server can read, unless that is said. Ollama, known by its port, takes longer prompts,
+/// How many tokens the model of a server can read, unless it is configured. Ollama, known by its port, takes longer prompts,
 /// and leaves out their beginning in silence.
 pub fn default_context(url: &str) -> Option<u64> {
     (Url::parse(url).ok()?.port() == Some(11434)).then_some(4096)

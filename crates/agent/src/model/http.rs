@@ -208,12 +208,12 @@ pub fn refused(status: StatusCode, told: &str, endpoint: &Endpoint, (missing, hi
 /// Where a redirect leads is told without its query, which may have secrets.
 pub fn redirected(response: &Response, endpoint: &Endpoint) -> Failed {
     let to = response.headers().get(LOCATION).and_then(|to| to.to_str().ok());
-    let to = to.and_then(|to| response.url().join(to).ok()).map(|mut to: Url| {
+    let to = to.and_then(|to| response.url().join(to).ok()).and_then(|mut to: Url| {
         to.set_query(None);
         to.set_fragment(None);
-        // Neither can fail for a URL with a host.
-        let _ = to.set_username("").and_then(|()| to.set_password(None));
-        shortened(&endpoint.without_key(to.as_str()), LONGEST_TOLD)
+        // A URL whose password cannot be removed is not shown.
+        to.set_username("").and_then(|()| to.set_password(None)).ok()?;
+        Some(shortened(&endpoint.without_key(to.as_str()), LONGEST_TOLD))
     });
     let to = to.unwrap_or_else(|| "elsewhere".to_owned());
     final_failure(format!("{} redirects to {to}, which is not followed: give the right URL", endpoint.url))

@@ -56,8 +56,7 @@ fn a_kill_at_any_event_makes_no_call_twice() {
         let end = Instant::now() + Duration::from_secs(180);
         loop {
             let newest = queue.newest().unwrap();
-            if let Some((at, which)) = kill_at.filter(|(at, _)| !killed && newest.0 >= *at as i64) {
-                let _ = at;
+            if let Some((_, which)) = kill_at.filter(|(at, _)| !killed && newest.0 >= *at as i64) {
                 kill(talk, which);
                 killed = true;
             }
