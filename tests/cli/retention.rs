@@ -148,8 +148,7 @@ fn push_until_over(world: &World) {
         world.off(["push", "new", "--idempotency-key", &key]).quiet();
         let text = world.read("inbox/run/_retention");
         let state: Value = serde_json::from_str(text.lines().next().unwrap_or_default()).unwrap_or_default();
-        state["upto"] == 0
-            && state["newest"].to_string() == world.query("SELECT max(id) FROM events").to_string()
+        state["upto"] == 0 && state["newest"] == world.query("SELECT max(id) FROM events")
     });
 }
 
