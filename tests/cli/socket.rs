@@ -8,7 +8,7 @@ use std::process::Child;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use thread_testkit::{World, ids};
+use thread_testkit::{World, ids, wait_for};
 
 /// A worker with a socket. Killed when dropped.
 struct Worker(Child);
@@ -252,14 +252,20 @@ fn what_a_socket_cannot_do_is_a_usage_error() {
 fn two_hundred_that_push_at_once_are_all_served() {
     let world = World::with_thread();
     let mut worker = Worker::start(&world);
-    let push = |n: usize| {
+    let ask = |n: usize| {
         let mut stream = UnixStream::connect(world.path("in.sock")).unwrap();
         stream
             .write_all(format!("{}\n", json!({ "source": "self", "content": n.to_string() })).as_bytes())
             .unwrap();
         let mut answer = String::new();
         BufReader::new(stream).read_line(&mut answer).unwrap();
-        assert!(serde_json::from_str::<Value>(&answer).unwrap()["id"].is_i64(), "{answer}");
+        serde_json::from_str::<Value>(&answer).unwrap()
+    };
+    let push = |n: usize| {
+        // There are at most 64 connections; on a slow machine some have to try again.
+        let stored =
+            wait_for("a free connection", || Some(ask(n)).filter(|answer| answer["code"] != "locked"));
+        assert!(stored["id"].is_i64(), "{stored}");
     };
     std::thread::scope(|scope| {
         for n in 0..200 {

@@ -810,7 +810,8 @@ fn a_run_that_has_gone_to_sleep_costs_no_attempt_though_its_supervisor_was_kille
         world.wait_for_file("began");
         world.kill_supervisor("bot");
         world.write("go", "");
-        world.wait_until("the sleep", || states(&world) == ["nap waiting"]);
+        // On a slow machine, it may be over already.
+        world.wait_until("the sleep", || states(&world) == ["nap waiting"] || states(&world) == ["nap due"]);
         world.wait_until("the end", || {
             world.thread(["dispatch"]).ok();
             world.lines("done").len() == 1
