@@ -52,8 +52,8 @@ pub enum Stage {
     New,
     /// Permission was asked for, under this id. With the answer, if there is one.
     Asked { request_id: String, choice: Option<String> },
-    /// It was about to be made this many times, and may have been.
-    Begun { times: u64 },
+    /// It was about to be made this many times, and may have been; the last event that says so.
+    Begun { times: u64, event_id: i64 },
 }
 
 /// A conversation, as far as its prompts depend on it.
@@ -81,8 +81,8 @@ struct Exchange {
     turns: Vec<Turn>,
     /// The results of calls as the model gets them, by the ids of the calls.
     results: BTreeMap<String, String>,
-    /// How often a call was about to be made, by its id.
-    made: BTreeMap<String, u64>,
+    /// How often a call was about to be made, and the last event that says so, by the call's id.
+    made: BTreeMap<String, (u64, i64)>,
     /// The last attempt's requests for permission, with their choices, by the ids of the calls.
     asked: BTreeMap<String, (String, Vec<String>)>,
     /// How many turns of the last attempt were finished or cut off.
@@ -134,7 +134,8 @@ impl Memory {
             }
             Entry::ToolCall(call) => {
                 if let Some(exchange) = self.exchange_of(record) {
-                    *exchange.made.entry(call.call_id.clone()).or_default() += 1;
+                    let (times, event_id) = exchange.made.entry(call.call_id.clone()).or_default();
+                    (*times, *event_id) = (*times + 1, id);
                 }
             }
             Entry::ToolResult(result) => {
@@ -248,8 +249,8 @@ impl Memory {
     }
 
     fn stage(&self, exchange: &Exchange, call_id: &str) -> Stage {
-        if let Some(times) = exchange.made.get(call_id) {
-            return Stage::Begun { times: *times };
+        if let Some(&(times, event_id)) = exchange.made.get(call_id) {
+            return Stage::Begun { times, event_id };
         }
         match exchange.asked.get(call_id) {
             Some((request_id, _)) => Stage::Asked {

@@ -189,6 +189,17 @@ pub trait Protocol: Send {
     fn tool_result(&mut self, _result: &ToolResult, _input: &ClientInput, _out: &mut Vec<u8>) {}
 }
 
+/// A client's context, `[{"description","value"}]`, as text.
+fn context_text(context: &Value) -> String {
+    let mut text = String::from("What the user's application says of itself:\n");
+    for one in context.as_array().into_iter().flatten() {
+        let value = &one["value"];
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        text.push_str(&format!("\n[{}]\n{value}\n", one["description"].as_str().unwrap_or_default()));
+    }
+    text
+}
+
 /// Writes a message as a line of JSON.
 fn send(out: &mut Vec<u8>, message: Value) {
     out.extend(message.to_string().into_bytes());

@@ -54,6 +54,10 @@ pub struct Settings {
     #[arg(long, value_name = "N", requires = "who", hide_short_help = true)]
     #[arg(value_parser = clap::value_parser!(u64).range(512..))]
     pub context: Option<u64>,
+    /// Whether the model has the tools memory_get, memory_set and so on, and its notes (openai)
+    #[arg(long, value_name = "BOOL", default_value_t = true, requires = "who", hide_short_help = true)]
+    #[arg(action = clap::ArgAction::Set)]
+    pub memory: bool,
     /// End a program that should be answering and has printed nothing for this long
     #[arg(long, value_name = "D", default_value = "10m", requires = "who")]
     #[arg(value_parser = duration::parse_positive)]
@@ -222,7 +226,8 @@ impl Settings {
         let turns = turns.into_iter().chain(context);
         let words = words.chain(tools).chain(turns.flatten());
         let words = words.chain(self.transcript.map(|most| format!("--transcript={most}")));
-        words.chain(self.mcp.then(|| "--mcp".to_owned())).collect()
+        let memory = (!self.memory).then(|| "--memory=false".to_owned());
+        words.chain(self.mcp.then(|| "--mcp".to_owned())).chain(memory).collect()
     }
 
     /// These settings, of a command given in `cwd`, for an adapter that is started elsewhere; the file with its
@@ -308,9 +313,10 @@ impl Settings {
                 "leave out --system, or give --protocol openai",
             );
         }
-        if !is_model && (!self.tools.is_empty() || self.max_turns != MAX_TURNS || self.context.is_some()) {
+        let is_default = self.max_turns == MAX_TURNS && self.context.is_none() && self.memory;
+        if !is_model && (!self.tools.is_empty() || !is_default) {
             return failure::usage(
-                "only a model at --url has --tools, --max-turns and --context",
+                "only a model at --url has --tools, --max-turns, --context and --memory",
                 "leave them out, or give --protocol openai; an agent program sees to this itself",
             );
         }

@@ -75,13 +75,24 @@ impl Agents {
         self.all.iter().map(|agent| &*agent.name)
     }
 
+    /// The names of the agents for titles and the like.
+    pub fn tasks(&self) -> impl Iterator<Item = &str> {
+        self.all.iter().filter_map(|agent| agent.task.as_ref()).map(|task| &*task.name)
+    }
+
+    /// The agent for titles and the like that belongs to this one.
+    pub fn task_of(&self, name: &str) -> Option<&str> {
+        self.find(name)?.task.as_ref().map(|task| &*task.name)
+    }
+
     /// What clients learn of them.
     pub fn summaries(&self) -> Vec<AgentSummary> {
         self.all.iter().map(Agent::summary).collect()
     }
 
     fn find(&self, name: &str) -> Option<&Agent> {
-        self.all.iter().find(|agent| agent.name == name)
+        let tasks = self.all.iter().filter_map(|agent| agent.task.as_deref());
+        self.all.iter().chain(tasks).find(|agent| agent.name == name)
     }
 
     /// The agent of that name.

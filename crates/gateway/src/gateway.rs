@@ -143,11 +143,15 @@ impl Gateway {
         blocking(&self.common.lists, done).await
     }
 
-    /// Continues unfinished deletions: their gateway was killed, or something prevented them.
+    /// Continues unfinished deletions: their gateway was killed, or something prevented them. Deletes the hidden
+    /// sessions that nobody needs any more.
     pub async fn continue_deletions(&self) {
         let root = self.root.clone();
-        let being_deleted = blocking(&self.common.lists, move || Ok(root.being_deleted()));
-        for session in being_deleted.await.unwrap_or_default() {
+        let due = blocking(&self.common.lists, move || {
+            let forgotten = root.forgotten().map_err(|e| root.failed(e))?;
+            Ok(root.being_deleted().into_iter().chain(forgotten).collect::<Vec<_>>())
+        });
+        for session in due.await.unwrap_or_default() {
             match self.delete(session).await {
                 // By another gateway, or a request.
                 Ok(()) | Err(RequestError::NotNow(_) | RequestError::UnknownSession(_)) => {}

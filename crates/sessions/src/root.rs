@@ -15,6 +15,9 @@ use crate::session_id::SessionId;
 /// How long a job waits inside SQLite for another writer.
 pub const BUSY: Duration = Duration::from_millis(100);
 
+/// How long after its last event a hidden session is kept.
+const HIDDEN_KEPT: Duration = Duration::from_secs(5 * 60);
+
 /// The folder in the root with an empty file for each session that is being deleted, named by its id. Such a
 /// session is not listed and cannot be opened.
 pub const DELETING: &str = "deleting";
@@ -119,15 +122,25 @@ impl Root {
         stat(&dir, id).ok_or_else(|| RequestError::UnknownSession(id.to_string()))
     }
 
-    /// All sessions, most recently active first.
+    fn ids(&self) -> io::Result<impl Iterator<Item = SessionId>> {
+        let entries = fs::read_dir(&self.dir)?.flatten();
+        Ok(entries.filter_map(|entry| SessionId::parse(entry.file_name().to_str()?)))
+    }
+
+    /// The hidden sessions that nobody needs any more.
+    pub fn forgotten(&self) -> io::Result<Vec<SessionId>> {
+        let dir = fs::File::open(&self.dir)?;
+        let is_old = |id: SessionId| {
+            stat(&dir, id).is_some_and(|listed| listed.active.elapsed().is_ok_and(|age| age > HIDDEN_KEPT))
+        };
+        Ok(self.ids()?.filter(|id| id.is_hidden() && is_old(*id)).collect())
+    }
+
+    /// All sessions but hidden ones, most recently active first.
     pub fn entries(&self) -> io::Result<Vec<Listed>> {
         let dir = fs::File::open(&self.dir)?;
         let deleted = self.being_deleted();
-        let ids: Vec<SessionId> = fs::read_dir(&self.dir)?
-            .flatten()
-            .filter_map(|entry| SessionId::parse(entry.file_name().to_str()?))
-            .filter(|id| !deleted.contains(id))
-            .collect();
+        let ids: Vec<SessionId> = self.ids()?.filter(|id| !id.is_hidden() && !deleted.contains(id)).collect();
         // Most of the time goes into `stat`: with many sessions, two threads share the work.
         let stat_all = |ids: &[SessionId]| ids.iter().filter_map(|id| stat(&dir, *id)).collect::<Vec<_>>();
         let (first, second) = ids.split_at(if ids.len() < 1000 { 0 } else { ids.len() / 2 });

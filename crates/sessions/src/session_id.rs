@@ -7,9 +7,23 @@ use uuid::Uuid;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(Uuid);
 
+/// What the ids of hidden sessions begin with; their version is 8.
+const HIDDEN: &[u8] = b"tasks\0";
+
 impl SessionId {
     pub fn random() -> SessionId {
         SessionId(Uuid::new_v4())
+    }
+
+    /// The id of a session that no list has, and that is deleted soon: see [`Root::forgotten`](crate::Root::forgotten).
+    pub fn hidden() -> SessionId {
+        let mut bytes = Uuid::new_v4().into_bytes();
+        bytes[..HIDDEN.len()].copy_from_slice(HIDDEN);
+        SessionId(uuid::Builder::from_custom_bytes(bytes).into_uuid())
+    }
+
+    pub fn is_hidden(self) -> bool {
+        self.0.as_bytes().starts_with(HIDDEN) && self.0.get_version_num() == 8
     }
 
     /// Parses a UUID in its usual form of 36 characters. Rejects other forms: it becomes part of a path.

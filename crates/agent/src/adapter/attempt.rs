@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::protocol::Done;
 use thread_conversation::runs::Verdict;
-use thread_conversation::{Choice, Run, Spent, Status, ToolCall};
+use thread_conversation::{CLIENT_TOOL_TIMEOUT, Choice, Run, Spent, Status, ToolCall};
 
 /// A request for permission that waits for its answer.
 #[derive(Debug, Clone)]
@@ -57,6 +57,8 @@ pub struct Attempt {
     pub calls: BTreeMap<String, String>,
     /// Ids of calls whose result was pushed.
     pub results: BTreeSet<String>,
+    /// How long what the client hands over with the message is, in bytes of JSON.
+    pub handed: usize,
     /// The names of the client's tools, if the program was given them.
     pub client_tools: BTreeSet<String>,
     /// Calls of the client's tools that wait for their results, by their ids.
@@ -120,6 +122,13 @@ pub struct ClientCall {
     pub until: Instant,
 }
 
+impl ClientCall {
+    /// A call that waits from now on.
+    pub fn new(name: &str, event_id: Option<i64>) -> ClientCall {
+        ClientCall { name: name.to_owned(), event_id, until: Instant::now() + CLIENT_TOOL_TIMEOUT }
+    }
+}
+
 /// A call of a model.
 #[derive(Debug, Clone)]
 pub struct Waiting {
@@ -173,6 +182,7 @@ impl Attempt {
             calls: BTreeMap::new(),
             results: BTreeSet::new(),
             client_tools: BTreeSet::new(),
+            handed: 0,
             client_calls: BTreeMap::new(),
             waiting: BTreeMap::new(),
             lists_tools: false,

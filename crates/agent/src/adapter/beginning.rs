@@ -66,6 +66,7 @@ impl Adapter {
         if self.options.protocol.takes(ClientInput::TOOLS) {
             attempt.client_tools = prompt.input.tools().map(str::to_owned).collect();
         }
+        attempt.handed = prompt.input.fields().map(|(_, value)| value.to_string().len()).sum();
         let fields = prompt.input.fields().map(|(field, _)| field);
         let unsupported: Vec<_> = fields.filter(|field| !self.options.protocol.takes(field)).collect();
         if !unsupported.is_empty() && attempt.run.attempt == 1 {

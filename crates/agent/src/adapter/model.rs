@@ -10,7 +10,7 @@ use thread::queue::{Remaining, Selection};
 use thread::{Event, Result};
 
 use super::Adapter;
-use super::attempt::{Asked, Attempt, Waiting, turn_id_of};
+use super::attempt::{Asked, Attempt, ClientCall, Waiting, turn_id_of};
 use super::output::{push_call, push_status};
 use super::process::Running;
 use crate::memory::{DueCall, Memory, Stage, Step};
@@ -57,6 +57,10 @@ impl Adapter {
         let id = attempt.run.reply_to;
         let step = self.next_step(id)?;
         let knows_tools = self.options.protocol.model().is_some_and(|model| model.knows_tools());
+        if let (Some(attempt), Some(model)) = (&mut self.attempt, self.options.protocol.model()) {
+            // A tool of its own hides the client's of the same name.
+            attempt.client_tools.retain(|name| model.marks(name).is_none());
+        }
         match step {
             Some(Step::Ask { .. } | Step::Summarise { .. } | Step::Call(_)) if !knows_tools => self.list_tools(),
             Some(Step::Ask { messages, number }) => self.ask(messages, number)?,
@@ -89,7 +93,10 @@ impl Adapter {
     fn next_step(&mut self, id: i64) -> Result<Option<Step>> {
         let filter = Filter::new(REMEMBERED, Scope::Reading)?;
         let mut selection = Selection { after: self.cleared.min(id - 1), limit: None, filter };
-        let Some(limits) = self.options.protocol.model().map(|model| model.limits()) else { return Ok(None) };
+        let Some(mut limits) = self.options.protocol.model().map(|model| model.limits()) else {
+            return Ok(None);
+        };
+        limits.besides += self.attempt.as_ref().map_or(0, |attempt| attempt.handed);
         let mut memory = Memory::default();
         loop {
             let mut page: Vec<Event> = Vec::new();
@@ -205,8 +212,12 @@ impl Adapter {
         if let Some(why) = hindrance {
             return self.refuse(&call, is_begun, why);
         }
+        let is_clients =
+            self.attempt.as_ref().is_some_and(|attempt| attempt.client_tools.contains(&call.name));
         match (stage, marks) {
-            (Stage::Begun { times }, marks) => {
+            (Stage::Begun { event_id, .. }, _) if is_clients => self.wait_for_client(&call, event_id),
+            (_, None) if is_clients => self.make(&call),
+            (Stage::Begun { times, .. }, marks) => {
                 match marks.is_some_and(Marks::may_repeat) && times < MOST_TIMES {
                     true => self.make(&call),
                     false => self.refuse(&call, true, INTERRUPTED.to_owned()),
@@ -227,6 +238,16 @@ impl Adapter {
         }
     }
 
+    /// Waits for the client's result of a call that another adapter has stored as this event.
+    fn wait_for_client(&mut self, call: &ToolCall, event_id: i64) {
+        let Some(attempt) = &mut self.attempt else { return };
+        attempt.calls.insert(call.call_id.clone(), call.name.clone());
+        attempt.client_calls.insert(call.call_id.clone(), ClientCall::new(&call.name, Some(event_id)));
+        if let Some(waiting) = attempt.waiting.get_mut(&call.call_id) {
+            waiting.is_made = true;
+        }
+    }
+
     /// Stores a call. Once it is stored, it is made.
     fn make(&mut self, call: &ToolCall) {
         if let Some(attempt) = &mut self.attempt {
@@ -242,7 +263,9 @@ impl Adapter {
         }
         let run = attempt.run.clone();
         if !is_stored {
-            push_call(attempt, &mut self.outbox, call);
+            // Not given to the client either, if it is one of its tools.
+            push_status(attempt, &mut self.outbox, Status::ExecutingTool);
+            self.outbox.event(run.tool_call(call));
         }
         attempt.calls.remove(&call.call_id);
         attempt.results.insert(call.call_id.clone());
@@ -297,6 +320,10 @@ impl Adapter {
         let Some(waiting) = attempt.waiting.get_mut(call_id).filter(|waiting| !waiting.is_made) else {
             return;
         };
+        if attempt.client_calls.contains_key(call_id) {
+            waiting.is_made = true;
+            return;
+        }
         let Some(model) = self.options.protocol.model() else { return };
         if !model.knows_tools() {
             // The process has just ended: what becomes of the call is decided once there is another one.

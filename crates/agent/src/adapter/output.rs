@@ -11,8 +11,7 @@ use crate::protocol::{Done, Output};
 use crate::sub_agent;
 use thread_conversation::runs::OpenRun;
 use thread_conversation::{
-    CLIENT_TOOL_TIMEOUT, ClientInput, MAX_RESULT, Priority, Run, Status, ToolCall, ToolResult, result_key,
-    result_of, session,
+    ClientInput, MAX_RESULT, Priority, Run, Status, ToolCall, ToolResult, result_key, result_of, session,
 };
 
 /// The longest answer, in bytes.
@@ -388,9 +387,7 @@ pub fn push_call(attempt: &mut Attempt, outbox: &mut Outbox, call: &ToolCall) {
     attempt.calls.insert(call.call_id.clone(), call.name.clone());
     push_status(attempt, outbox, Status::ExecutingTool);
     if attempt.client_tools.contains(&call.name) {
-        let until = Instant::now() + CLIENT_TOOL_TIMEOUT;
-        let waits = ClientCall { name: call.name.clone(), event_id: None, until };
-        attempt.client_calls.insert(call.call_id.clone(), waits);
+        attempt.client_calls.insert(call.call_id.clone(), ClientCall::new(&call.name, None));
         outbox.event(attempt.run.client_tool_call(call));
     } else {
         outbox.event(attempt.run.tool_call(call));

@@ -133,7 +133,7 @@ fn model(
         system: settings.system.clone(),
         servers: numbered(servers),
         folder: queue.path().join(WORK),
-        notebook: Notebook::of(queue),
+        notebook: Notebook::of(queue).filter(|_| settings.memory),
         max_turns: settings.max_turns,
         context: settings.context.or_else(|| default_context(&url)),
         hindrance: missing,

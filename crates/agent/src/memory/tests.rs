@@ -212,8 +212,8 @@ fn a_call_has_come_as_far_as_the_thread_says() {
     let asked =
         |choice: Option<&str>| Stage::Asked { request_id: "p1".into(), choice: choice.map(str::to_owned) };
     assert_eq!((stage(3), stage(4), stage(5)), (Stage::New, asked(None), asked(None)));
-    assert_eq!((stage(6), stage(7)), (asked(Some("allow")), Stage::Begun { times: 1 }));
-    assert_eq!(stage(8), Stage::Begun { times: 2 });
+    assert_eq!((stage(6), stage(7)), (asked(Some("allow")), Stage::Begun { times: 1, event_id: 7 }));
+    assert_eq!(stage(8), Stage::Begun { times: 2, event_id: 8 });
     let Some(Step::Ask { messages, .. }) = memory(&events).next(1, MOST) else { panic!() };
     assert_eq!(messages[2], json!({ "role": "tool", "tool_call_id": "x", "content": "Error: no" }));
     // A request is closed with its attempt.

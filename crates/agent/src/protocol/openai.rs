@@ -8,12 +8,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use thread_conversation::{ModelTurn, ToolCall, ToolResult};
+use thread_conversation::{ClientInput, ModelTurn, ToolCall, ToolResult};
 
-use super::{Done, Ended, Output, Prompt, Protocol, send};
+use super::{Done, Ended, Output, Prompt, Protocol, context_text, send};
 use crate::lines::Lines;
 use crate::memory::Limits;
-use crate::model::{Endpoint, Failed, Heard, Marks, Order, Reply, ToolServer, What, digest_of};
+use crate::model::{Endpoint, Failed, Heard, Marks, Order, Reply, ToolServer, What, digest_of, function};
 use crate::notes::Notebook;
 
 #[derive(Debug)]
@@ -152,6 +152,19 @@ impl OpenAi {
         self.order(asked, What::Call { name: call.name.clone(), arguments, limit, again }, out);
     }
 
+    /// The client's tools, without those that have the name of one of the agent's own.
+    fn clients(&self, input: &ClientInput) -> impl Iterator<Item = Value> {
+        let tools = input.get(ClientInput::TOOLS).and_then(Value::as_array).into_iter().flatten();
+        tools.filter_map(|tool| {
+            let name = tool["name"].as_str().filter(|name| self.marks(name).is_none())?;
+            let parameters = match &tool["parameters"] {
+                Value::Object(schema) => json!(schema),
+                _ => json!({ "type": "object" }),
+            };
+            Some(function(name, tool["description"].as_str().unwrap_or_default(), parameters))
+        })
+    }
+
     fn order(&mut self, asked: Asked, what: What, out: &mut Vec<u8>) {
         self.last_id += 1;
         self.asked.insert(self.last_id, asked);
@@ -244,8 +257,8 @@ impl Protocol for OpenAi {
         0
     }
 
-    fn takes(&self, _: &str) -> bool {
-        false
+    fn takes(&self, field: &str) -> bool {
+        matches!(field, ClientInput::TOOLS | ClientInput::CONTEXT)
     }
 
     fn started(&mut self) {
@@ -256,16 +269,21 @@ impl Protocol for OpenAi {
         if let Some(hindrance) = &self.options.hindrance {
             return Err(hindrance.clone());
         }
-        let Some(file) = &self.options.system else { return Ok(()) };
-        let text = std::fs::read_to_string(file)
-            .map_err(|e| format!("cannot read the system text in {}: {e}", file.display()))?;
-        prompt.messages.insert(0, json!({ "role": "system", "content": text }));
+        let own = self.options.system.as_ref().map(|file| {
+            std::fs::read_to_string(file)
+                .map_err(|e| format!("cannot read the system text in {}: {e}", file.display()))
+        });
+        let clients = prompt.input.get(ClientInput::CONTEXT).map(context_text);
+        let text: Vec<String> = own.transpose()?.into_iter().chain(clients).collect();
+        if !text.is_empty() {
+            prompt.messages.insert(0, json!({ "role": "system", "content": text.join("\n\n") }));
+        }
         Ok(())
     }
 
-    fn prompt(&mut self, prompt: Prompt, out: &mut Vec<u8>) {
+    fn prompt(&mut self, mut prompt: Prompt, out: &mut Vec<u8>) {
         self.is_cancelled = false;
-        let mut messages = prompt.messages;
+        let mut messages = std::mem::take(&mut prompt.messages);
         let system = messages.first().filter(|first| first["role"] == "system");
         let system = system.and_then(|system| system["content"].as_str()).map(str::to_owned);
         let digest = system.as_deref().map(digest_of).unwrap_or_default();
@@ -280,7 +298,8 @@ impl Protocol for OpenAi {
             }
         }
         let (endpoint, model) = (self.options.endpoint.clone(), self.options.model.clone());
-        let tools = notebook.map(|_| Notebook::described()).unwrap_or_default();
+        let mut tools = notebook.map(|_| Notebook::described()).unwrap_or_default();
+        tools.extend(self.clients(&prompt.input));
         self.sent = messages.iter().chain(&tools).map(|part| part.to_string().len()).sum::<usize>();
         self.sent += self.tools.iter().flatten().map(|(_, marks)| marks.size).sum::<usize>();
         let asked = Asked::Turn { system: digest, notes: newest };

@@ -239,6 +239,57 @@ fn a_tool_that_is_not_read_only_asks_as_permit_says() {
 }
 
 #[test]
+fn a_client_has_tools_too_and_may_answer_while_the_adapter_is_killed() {
+    let Some((talk, _models)) = talk_with("script", &["--permit", "reject"]) else { return };
+    let input = json!({ "run_input": {
+        "tools": [
+            { "name": "confirm", "description": "Ask the user", "parameters": { "type": "object" } },
+            // The agent's own counts.
+            { "name": "t__look", "description": "hidden" },
+        ],
+        "context": [{ "description": "the page", "value": "Settings" }],
+    } });
+    let calls_both = [json!({ "name": "confirm", "arguments": { "n": 1 } }), with_text("look", "seen")];
+    let turns = script(&[&calls_both, &[json!({ "name": "confirm", "arguments": "nonsense" })]]);
+    let id = talk.say_with(&turns, &input.to_string());
+    let called = talk.until("no call", |_| calls(&talk).into_iter().find(|call| call.name == "confirm"));
+    talk.until("no look", |_| (results(&talk).len() == 1).then_some(()));
+    crate::tools_killed::kill(&talk, 0);
+    let run =
+        thread_conversation::Run { run_id: format!("run_{id}"), reply_to: id, attempt: 1, is_own: false };
+    let result = ToolResult::new(&*called.call_id, "confirm", Ok(json!("yes")));
+    let event = run.client_tool_result("ada", &result, thread_conversation::ClientInput::default());
+    talk.queue().push_all(&mut |put| put(std::slice::from_ref(&event)).map(drop)).unwrap();
+    talk.thread(&["dispatch"]).ok();
+    // What cannot be read is an error for the model, and not for the client.
+    let answer = talk.answer(id);
+    assert!(answer.contains("the call was not made"), "{answer}");
+    assert_eq!(made(&talk), ["look seen"]);
+    let asked = requests(&talk);
+    let tools = asked[0]["tools"].as_array().unwrap().iter();
+    let named =
+        tools.filter(|tool| ["confirm", "t__look"].map(Into::into).contains(&tool["function"]["name"]));
+    let about: Vec<&Value> = named.map(|tool| &tool["function"]["description"]).collect();
+    assert!(about.len() == 2 && about.iter().all(|about| **about != "hidden"), "{about:?}");
+    let system = asked[0]["messages"][0]["content"].as_str().unwrap();
+    assert!(system.ends_with("[the page]\nSettings\n"), "{system}");
+    let tool = |message: &&Value| message["role"] == "tool";
+    let heard: Vec<&Value> = asked[1]["messages"].as_array().unwrap().iter().filter(tool).collect();
+    assert_eq!((&heard[0]["content"], &heard[1]["content"]), (&"yes".into(), &"seen".into()));
+    let are_clients: Vec<bool> = talk
+        .events()
+        .into_iter()
+        .map(Record::of)
+        .filter_map(|record| match record.entry {
+            Entry::ToolCall(_) => Some(record.for_client),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(are_clients, [true, false, false]);
+    assert_eq!(talk.is_settled(), Ok(()));
+}
+
+#[test]
 fn a_server_has_a_folder_and_few_variables_and_ends_with_the_model() {
     const KEY: &str = "sk-00-no-tool-may-see";
     let talk = Talk::new();

@@ -11,7 +11,7 @@ use crate::harness::Talk;
 use crate::tools::{call, calls, install, made, permissions, permit, results, script, talk_with, with_text};
 
 /// Kills processes of the agent: the adapter, the process that asks the model, or the servers of tools.
-fn kill(talk: &Talk, which: usize) {
+pub fn kill(talk: &Talk, which: usize) {
     let is_one = |line: &str| {
         let is_adapter = line.contains("/thread-agent\0");
         match which {

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use thread::failure::Failure;
 use thread::run::launcher::is_executable;
@@ -9,7 +10,7 @@ use thread::run::{Launcher, WakeBy};
 use thread_agent::install::Install;
 use thread_agent::launcher;
 use thread_agent::seat::{Seat, Setting};
-use thread_agent::settings::{Settings, Stay, read_env_file};
+use thread_agent::settings::{ProtocolArg, Settings, Stay, read_env_file};
 use thread_protocol::method::AgentSummary;
 use thread_sessions::{RequestError, Result, SessionId};
 
@@ -42,6 +43,8 @@ pub struct Spec {
     pub prompts: Vec<String>,
     /// What a session may choose.
     pub allow: Vec<Setting>,
+    /// The agent for what chat programs ask besides: titles and the like.
+    pub task: Option<Box<Spec>>,
 }
 
 impl Spec {
@@ -59,7 +62,27 @@ impl Spec {
             about: None,
             prompts: Vec::new(),
             allow: Vec::new(),
+            task: None,
         }
+    }
+
+    /// The agent for titles and the like that belongs to this one: a model without tools and memory, which is started
+    /// for each request.
+    pub fn for_tasks(&self, name: String, line: String) -> Spec {
+        let settings = Settings {
+            protocol: ProtocolArg::OpenAi,
+            system: None,
+            tools: Vec::new(),
+            context: None,
+            transcript: None,
+            mcp: false,
+            memory: false,
+            ..self.settings.clone()
+        };
+        let (base, environment) = (self.base.clone(), self.environment.clone());
+        let stay = Stay { idle: Duration::ZERO, ..self.stay.clone() };
+        let spec = Spec::of_line(&line, &settings, &stay, base);
+        Spec { name: Some(name), given_by: "task_model", environment, ..spec }
     }
 }
 
@@ -72,6 +95,8 @@ pub struct Agent {
     about: Option<String>,
     prompts: Vec<String>,
     allow: Vec<Setting>,
+    /// The agent for titles and the like.
+    pub task: Option<Box<Agent>>,
     settings: Settings,
     stay: Stay,
     /// Without what depends on the session.
@@ -87,6 +112,7 @@ impl Agent {
     /// The model's URL or key is missing; the command cannot be run; the file of `--env-file` cannot be used; the
     /// adapter is not installed.
     pub fn new(spec: Spec, launcher: &Launcher) -> Result<Agent, Failure> {
+        let task = spec.task.clone().map(|task| Agent::new(*task, launcher)).transpose()?.map(Box::new);
         let Spec { base, .. } = &spec;
         let server = spec.settings.with_server(&spec.line)?;
         let mut settings = server.clone().unwrap_or_else(|| spec.settings.clone());
@@ -120,6 +146,7 @@ impl Agent {
             about: spec.about,
             prompts: spec.prompts,
             allow: spec.allow,
+            task,
             settings,
             stay: spec.stay,
             install,

@@ -15,7 +15,7 @@ use super::agent::{Agent, Spec};
 
 /// The keys of a table, as the error of another one lists them.
 const KEYS: &str = "name, command, url, protocol, permit, permit_wait, cwd, env, env_file, key_env, tools, system, \
-                    about, prompts, allow, budget";
+                    task_model, about, prompts, allow, budget";
 
 /// The most agents, and the longest text that clients are shown, in characters.
 const MOST_AGENTS: usize = 100;
@@ -73,7 +73,12 @@ pub fn read(
         })?;
         let agent =
             Agent::new(agent, launcher).map_err(|e| Failure { what: format!("{place}: {}", e.what), ..e })?;
-        if agents.iter().any(|other| other.name == agent.name) {
+        let known = || agents.iter().flat_map(|other| [Some(other), other.task.as_deref()]).flatten();
+        if [Some(&agent), agent.task.as_deref()]
+            .into_iter()
+            .flatten()
+            .any(|new| known().any(|other| other.name == new.name))
+        {
             return Err(Failure::usage(
                 format!("{place}, name: another agent has the name '{}'", agent.name),
                 "give each agent its own name",
@@ -103,7 +108,7 @@ fn bad<T>(key: &str, what: impl Into<String>, hint: impl Into<String>) -> Result
 fn spec(table: &Table, (settings, stay): (&Settings, &Stay), base: &Path) -> Result<Spec, Bad> {
     let mut spec = Spec::of_line("", settings, stay, base.to_owned());
     (spec.given_by, spec.base) = ("command", base.to_owned());
-    let (mut command, mut url, mut tools) = (None, None, false);
+    let (mut command, mut url, mut tools, mut task_model) = (None, None, false, None);
     for (key, value) in table {
         let settings = &mut spec.settings;
         match &**key {
@@ -146,6 +151,7 @@ fn spec(table: &Table, (settings, stay): (&Settings, &Stay), base: &Path) -> Res
                 };
                 settings.budget = Some(checked(key, &text, Budget::parse)?);
             }
+            "task_model" => task_model = Some(text(key, value)?),
             "system" => settings.system = Some(base.join(text(key, value)?)),
             "about" => spec.about = Some(shown_text(key, text(key, value)?)?),
             "prompts" => spec.prompts = prompts(key, value)?,
@@ -162,6 +168,9 @@ fn spec(table: &Table, (settings, stay): (&Settings, &Stay), base: &Path) -> Res
         return bad("name", "it is missing", "give each agent a name");
     }
     line(&mut spec, command, url)?;
+    if let Some(model) = task_model {
+        task(&mut spec, model)?;
+    }
     fits(&mut spec, table, tools)?;
     Ok(spec)
 }
@@ -199,6 +208,26 @@ fn line(spec: &mut Spec, command: Option<String>, url: Option<String>) -> Result
     Ok(())
 }
 
+/// The model for titles and the like: a name at the agent's own URL, or one with its URL.
+fn task(spec: &mut Spec, model: &str) -> Result<(), Bad> {
+    const KEY: &str = "task_model";
+    let line = match model.starts_with("openai:") {
+        true => model.to_owned(),
+        false => match spec.line.strip_prefix("openai:").and_then(|rest| rest.split_once('#')) {
+            Some((url, _)) => format!("openai:{url}#{model}"),
+            None => {
+                let hint = "write openai:URL#MODEL, such as openai:http://localhost:11434/v1#qwen3";
+                return bad(KEY, "the agent is not a model whose URL it could be at", hint);
+            }
+        },
+    };
+    let name = format!("{}.tasks", spec.name.as_deref().unwrap_or_default());
+    let name = seat::name(&name)
+        .or_else(|_| bad("name", "it is too long for an agent with a task_model", "shorten it"))?;
+    spec.task = Some(Box::new(spec.for_tasks(name, line)));
+    Ok(())
+}
+
 /// Checks that the keys fit together.
 fn fits(spec: &mut Spec, table: &Table, tools: bool) -> Result<(), Bad> {
     let is_agent = spec.line.starts_with("ag-ui:");
@@ -220,7 +249,8 @@ fn fits(spec: &mut Spec, table: &Table, tools: bool) -> Result<(), Bad> {
         if !is_agent && settings.protocol == ProtocolArg::OpenAi {
             return bad("protocol", "openai is for a model", "give a url instead of a command");
         }
-        let models: &[&str] = if is_agent { &["system"] } else { &["key_env", "system"] };
+        let has_key = is_agent || spec.task.is_some();
+        let models: &[&str] = if has_key { &["system"] } else { &["key_env", "system"] };
         if let Some(key) = models.iter().find(|key| table.contains_key(**key)) {
             return bad(key, "it is for a model at url only", "leave it out");
         }

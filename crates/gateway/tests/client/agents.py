@@ -185,7 +185,7 @@ async def a_file_with_mistakes_is_refused_by_file_table_and_key():
             ("key_env", "KEY", "for a model at url only"), ("system", "x", "for a model at url only"),
             ("tools", "yes", "not true or false"), ("tools", True, 'protocol = "acp"'), ("about", "x" * 1001, "longer than"),
             ("prompts", "x", "not a list"), ("prompts", [1], "not a text"), ("allow", ["root"], "not one of model, cwd"),
-            ("allow", ["model"], "only for a model"),
+            ("allow", ["model"], "only for a model"), ("task_model", "small", "not a model whose URL"), ("task_model", 1, "not a text"),
         ]:
             file = write(folder, {"name": "z", "command": "cat"}, {**good, key: value})
             error = refused("--agents", file)
@@ -199,6 +199,9 @@ async def a_file_with_mistakes_is_refused_by_file_table_and_key():
             ([{"name": "a", "command": "cat", "protocol": "ag-ui"}], "ag-ui is for an agent at a url"),
             ([{"name": "a", "command": "ag-ui:http://h"}], "it is a server, not a command"),
             ([{"name": "a", "url": "http://h"}], "is not openai:URL#MODEL"),
+            ([{**good, "task_model": "openai:http://h"}], "'openai:http://h' names no model"),
+            ([{**good, "name": "a" * 60, "task_model": "openai:http://h#m"}], "name: it is too long"),
+            ([{**good, "task_model": "openai:http://h#m"}, {**good, "name": "a.tasks"}], "another agent has the name 'a.tasks'"),
             ([{"name": "a", "command": "no-such-program-here"}], "there is no program 'no-such-program-here' for command"),
         ]:
             error = refused("--agents", write(folder, *tables), code=1 if "no program" in why else 2)

@@ -8,6 +8,7 @@ import pathlib
 import random
 import re
 import shlex
+import subprocess
 import sys
 import tempfile
 import unicodedata
@@ -19,6 +20,7 @@ import pydantic
 from openai.types.responses import ResponseStreamEvent
 
 from agent import answer
+from agents import write
 from answers import ASKING, call, play, result, session_of, token, until
 from attachments import PNG
 from crowd import AGENT, HERE
@@ -499,6 +501,45 @@ async def whatever_is_edited_the_agent_has_the_conversation_that_is_shown():
                     # Only where a client has stopped reading, never in a copy.
                     assert here in [normal(answer(one))[:len(here)] for one in "abc"], (seed, at, act, there, here)
             chat.append([text, content])
+
+
+async def titles_are_for_the_task_model_in_a_session_that_no_list_has():
+    models = subprocess.Popen([sys.executable, HERE.parents[3] / "fixtures/model.py", "0"], stdout=subprocess.PIPE, text=True)
+    with models, tempfile.TemporaryDirectory() as folder:
+        url = models.stdout.readline().strip()
+        file = write(folder, {"name": "loud", "command": "tr a-z A-Z", "task_model": f"openai:{url}#echo"},
+                     {"name": "model", "url": f"openai:{url}#think", "task_model": "count"}, {"name": "plain", "command": "cat"})
+        with Gateway("--agents", file) as gateway:
+            api, chat = client(gateway), {"X-OpenWebUI-Chat-Id": "c1"}
+            names = [model.id for model in (await api.models.list()).data]
+            assert names == ["loud", "model", "plain", "loud.tasks", "model.tasks"], names
+            reply, session = await ask(api, user("hello"), model="loud", headers=chat)
+            assert reply.choices[0].message.content == "HELLO"
+            title = [{"role": "system", "content": "be short"}, user("hello"), said("HELLO"), user("a title, please")]
+            for model, more, told in [
+                ("loud", {"X-Thread-Task": "title"}, "a title, please"), ("loud.tasks", {}, "a title, please"),
+                ("model", {"X-Thread-Task": "tags"}, "3: a title, please"),
+            ]:
+                reply, task = await ask(api, *title, model=model, headers={**chat, **more})
+                assert (reply.choices[0].message.content, task != session) == (told, True), reply
+                stream = await api.chat.completions.create(model=model, messages=title, stream=True, extra_headers={**chat, **more})
+                assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices]) == told
+            assert await refused(ask(api, user("x"), model="plain", headers={"X-Thread-Task": "title"})) == (400, "task_model_not_set", None)
+            listed = (await (await gateway.client()).request("sessions.list"))["sessions"]
+            assert [one["id"] for one in listed] == [session], listed
+            # It ends with the chat, which goes on where it was.
+            reply, again = await ask(api, user("hello"), said("HELLO"), user("more"), model="loud", headers=chat)
+            assert (reply.choices[0].message.content, again) == ("MORE", session)
+            # What is old is deleted, by the next gateway too.
+            hidden = [path for path in pathlib.Path(gateway.root).glob("7461736b-7300-8*")]
+            assert len(hidden) == 6, hidden
+            for path in hidden[1:]:
+                os.utime(path / "events.jsonl", (0, 0))
+            gateway.kill()
+            gateway.restart()
+            await until(lambda: not any(path.exists() for path in hidden[1:]))
+            assert hidden[0].exists() and pathlib.Path(gateway.root, session).exists()
+        models.kill()
 
 
 async def the_example_of_the_documentation_gets_an_answer():

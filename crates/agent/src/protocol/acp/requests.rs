@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::blocks::blocks_of;
 use super::call::{Call, reported};
 use super::{Acp, SESSION_ID, send};
-use crate::protocol::{Done, Output, Prompt};
+use crate::protocol::{Done, Output, Prompt, context_text};
 use crate::transcript::as_text;
 use thread_conversation::ClientInput;
 
@@ -207,17 +207,6 @@ fn prompt_done(result: &Value) -> Result<Done, Done> {
 fn parsed<T: DeserializeOwned>(result: &Value) -> Result<T, Done> {
     serde_json::from_value(result.clone())
         .map_err(|e| Done::Broken(format!("the agent's answer does not fit the Agent Client Protocol: {e}")))
-}
-
-/// The client's context: `[{"description","value"}]` as text.
-fn context_text(context: &Value) -> String {
-    let mut text = String::from("What the user's application says of itself:\n");
-    for one in context.as_array().into_iter().flatten() {
-        let value = &one["value"];
-        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        text.push_str(&format!("\n[{}]\n{value}\n", one["description"].as_str().unwrap_or_default()));
-    }
-    text
 }
 
 fn error_text(error: &Value) -> String {

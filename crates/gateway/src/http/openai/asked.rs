@@ -39,6 +39,8 @@ pub struct Request {
     /// The response that it continues.
     pub previous: Option<String>,
     pub background: bool,
+    /// It is no part of a conversation, but a title or the like.
+    pub is_task: bool,
 }
 
 /// A run, as far as a client is shown it.

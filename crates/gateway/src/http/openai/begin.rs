@@ -16,7 +16,7 @@ use super::calls::answer_calls;
 use super::conversation::Asks;
 use super::error::{OpenAiError, Result};
 use super::matching::{Fit, fit};
-use super::new_session::{brought, copied};
+use super::new_session::{begun_in, brought, copied};
 use super::path::Path;
 use crate::gateway::Gateway;
 use crate::http::agui::translate::Start;
@@ -38,6 +38,9 @@ pub async fn begin(gateway: &Arc<Gateway>, request: Request) -> Result<Begun> {
         Asks::Results(results) => return answer_calls(gateway, &request, results).await,
         Asks::Message(content) => content.clone(),
     };
+    if request.is_task {
+        return begun_in(gateway, SessionId::hidden(), &request, &content).await;
+    }
     if request.is_retry
         && let Some(begun) = under_way(gateway, &request).await?
     {

@@ -5,11 +5,47 @@ use std::time::SystemTime;
 
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 
 use super::error::{Failures, OpenAiError, Result};
 use crate::gateway::Gateway;
+
+/// What a chat program wants that is no conversation: `title`, `tags`, `follow_ups` and the like.
+const TASK: &str = "x-thread-task";
+
+/// What answers a request.
+#[derive(Debug)]
+pub struct Chosen {
+    /// The name of the agent.
+    pub name: String,
+    /// It is no part of a conversation, but a title or the like.
+    pub is_task: bool,
+}
+
+/// What answers a request with these headers for this model: the default agent, if none is named.
+///
+/// # Errors
+///
+/// There is no such agent, or it has no model for titles and the like.
+pub fn chosen(gateway: &Gateway, name: Option<&str>, headers: &HeaderMap) -> Result<Chosen> {
+    let name = model(gateway, name)?;
+    let is_task = gateway.agents.tasks().any(|known| known == name);
+    let Some(task) = headers.get(TASK).filter(|_| !is_task) else { return Ok(Chosen { name, is_task }) };
+    match gateway.agents.task_of(&name) {
+        Some(name) => Ok(Chosen { name: name.to_owned(), is_task: true }),
+        None => {
+            let task = String::from_utf8_lossy(task.as_bytes()).into_owned();
+            Err(OpenAiError {
+                code: Some("task_model_not_set"),
+                ..OpenAiError::bad(format!(
+                    "the agent '{name}' has no task_model for '{task}' - give it one in the file of --agents, or turn \
+                     such requests off in the chat program"
+                ))
+            })
+        }
+    }
+}
 
 /// The name of an agent that clients may choose; without one, that of the default.
 ///
@@ -17,7 +53,7 @@ use crate::gateway::Gateway;
 ///
 /// There is no such agent.
 pub fn model(gateway: &Gateway, name: Option<&str>) -> Result<String> {
-    let known: Vec<&str> = gateway.agents.names().collect();
+    let known: Vec<&str> = all(gateway).collect();
     let found = known.iter().find(|known| name.is_none_or(|name| **known == name));
     found.map(|name| (*name).to_owned()).ok_or_else(|| {
         let hint = match known.is_empty() {
@@ -35,6 +71,11 @@ pub fn model(gateway: &Gateway, name: Option<&str>) -> Result<String> {
     })
 }
 
+/// The agents, and those for titles and the like: chat programs can be told to use another model for these.
+fn all(gateway: &Gateway) -> impl Iterator<Item = &str> {
+    gateway.agents.names().chain(gateway.agents.tasks())
+}
+
 fn shown(gateway: &Gateway, name: &str) -> Value {
     // Since when there is an agent of that name is not recorded: at least since the gateway was started.
     let started = SystemTime::now() - gateway.started.elapsed();
@@ -46,7 +87,7 @@ fn shown(gateway: &Gateway, name: &str) -> Value {
 #[utoipa::path(get, path = "/v1/models", tag = "openai",
     responses((status = 200, body = Value), Failures))]
 pub async fn list(State(gateway): State<Arc<Gateway>>) -> Json<Value> {
-    let data: Vec<Value> = gateway.agents.names().map(|name| shown(&gateway, name)).collect();
+    let data: Vec<Value> = all(&gateway).map(|name| shown(&gateway, name)).collect();
     Json(json!({ "object": "list", "data": data }))
 }
 

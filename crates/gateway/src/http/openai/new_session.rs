@@ -59,7 +59,20 @@ pub async fn brought(gateway: &Arc<Gateway>, request: &Request, content: &Conten
             return Ok(Begun { session, start });
         }
     }
-    let session = SessionId::random();
+    begun_in(gateway, SessionId::random(), request, content).await
+}
+
+/// Begins in a new session, with what the client has brought.
+///
+/// # Errors
+///
+/// A file is refused; errors of the threads.
+pub async fn begun_in(
+    gateway: &Arc<Gateway>,
+    session: SessionId,
+    request: &Request,
+    content: &Content,
+) -> Result<Begun> {
     create(gateway, session, request).await?;
     match attempt(gateway, session, request, content, Aim::End).await? {
         Tried::Begun(start) => Ok(Begun { session, start }),

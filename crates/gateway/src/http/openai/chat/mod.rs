@@ -21,7 +21,7 @@ use super::asked::{Begun, Request};
 use super::begin::begin;
 use super::error::{Failures, OpenAiError, Result};
 use super::follow::{Follower, Step};
-use super::models::model;
+use super::models::{Chosen, chosen};
 use super::text::digest_of;
 use crate::access::origin;
 use crate::gateway::Gateway;
@@ -29,9 +29,6 @@ use crate::http::sse::{self, Source};
 
 /// The client's names for a conversation, the first of which counts.
 const CHAT: [&str; 2] = ["x-openwebui-chat-id", "x-session-id"];
-
-/// What a chat program wants that is no conversation: `title`, `tags`, `follow_ups` and the like.
-const TASK: &str = "x-thread-task";
 
 /// How often the client has sent this request before.
 const RETRY: &str = "x-stainless-retry-count";
@@ -55,8 +52,7 @@ pub async fn complete(
 ) -> Result<Response> {
     let read = parsed(&body)?;
     let asked = ChatRequest::read(&read)?;
-    let chosen = model(&gateway, Some(&asked.model))?;
-    refuse_task(&headers)?;
+    let Chosen { name: chosen, is_task } = chosen(&gateway, Some(&asked.model), &headers)?;
     let request = Request {
         conversation: asked.conversation,
         tools: asked.tools,
@@ -69,6 +65,7 @@ pub async fn complete(
         model: chosen.clone(),
         previous: None,
         background: false,
+        is_task,
     };
     let begun = begin(&gateway, request).await?;
     let printer = Printer::new(begun, chosen, !asked.stream, asked.include_usage);
@@ -82,18 +79,6 @@ pub async fn complete(
 /// The body of a request, as JSON.
 pub fn parsed(body: &[u8]) -> Result<Value> {
     serde_json::from_slice(body).map_err(|e| OpenAiError::bad(format!("the body is not JSON: {e}")))
-}
-
-/// Tasks of chat programs are no conversations with the agent.
-pub fn refuse_task(headers: &HeaderMap) -> Result<()> {
-    let Some(task) = headers.get(TASK) else { return Ok(()) };
-    let task = String::from_utf8_lossy(task.as_bytes()).into_owned();
-    Err(OpenAiError {
-        code: Some("task_model_not_set"),
-        ..OpenAiError::bad(format!(
-            "there is no task model for '{task}' - turn such requests off in the chat program: they are not for the agent"
-        ))
-    })
 }
 
 /// The client's name for the conversation.

@@ -27,11 +27,11 @@ use self::printer::{Frame, Printer, RESPONSE};
 use self::request::ResponseRequest;
 use super::asked::{Begun, Request, author};
 use super::begin::begin;
-use super::chat::{chat_of, in_session, is_retry, parsed, refuse_task};
+use super::chat::{chat_of, in_session, is_retry, parsed};
 use super::error::{Failures, OpenAiError, Result};
 use super::follow::{Follower, Step};
 use super::ids;
-use super::models::model;
+use super::models::{Chosen, chosen, model};
 use super::text::digest_of;
 use crate::access::origin;
 use crate::gateway::Gateway;
@@ -59,8 +59,7 @@ pub async fn create(
 ) -> Result<Response> {
     let read = parsed(&body)?;
     let asked = ResponseRequest::read(&read)?;
-    let chosen = model(&gateway, asked.model.as_deref())?;
-    refuse_task(&headers)?;
+    let Chosen { name: chosen, is_task } = chosen(&gateway, asked.model.as_deref(), &headers)?;
     let after = match &asked.previous {
         Some(previous) => Some(found(&gateway, previous).await.map_err(|e| of_previous(e, previous))?),
         None => None,
@@ -77,6 +76,7 @@ pub async fn create(
         model: chosen.clone(),
         previous: asked.previous,
         background: asked.background,
+        is_task,
     };
     let begun = begin(&gateway, request).await?;
     let follower = Follower::new(gateway.clone(), begun).await?;
