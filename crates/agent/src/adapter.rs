@@ -13,6 +13,7 @@ mod output;
 mod permission;
 mod process;
 mod spending;
+mod steering;
 mod turns;
 
 use std::ffi::OsString;
@@ -114,6 +115,8 @@ pub struct Adapter {
     program_cleared: i64,
     /// Output that the program printed unasked, after its answer: a run of its own begins with it.
     unasked: Vec<Output>,
+    /// The message that the program was given while it was working on another.
+    ahead: Option<i64>,
     running: Option<Running>,
     /// Where programs are counted, if their number is limited.
     slots: Option<AgentSlots>,
@@ -174,6 +177,7 @@ impl Adapter {
             cleared,
             program_cleared: cleared,
             unasked: Vec::new(),
+            ahead: None,
             running: None,
             slots,
             slot: None,

@@ -14,7 +14,7 @@ use self::calls::{Requested, prompt_of, requested};
 pub use self::summary::Limits;
 use self::summary::{Unit, covered, with_summary};
 use crate::attachments;
-use thread_conversation::{Entry, Message, ModelTurn, Record, ToolCall, text_of};
+use thread_conversation::{Entry, Message, ModelTurn, Record, STEERED, ToolCall, text_of};
 
 /// What stands in a prompt for the answer to a message that got none: some models insist that user and assistant
 /// take turns.
@@ -31,6 +31,8 @@ pub enum Step {
     Call(Vec<DueCall>),
     /// Answer with this turn.
     Answer { turn: Box<ModelTurn>, message_id: Option<String> },
+    /// End the run without an answer: the next message is to be seen before the next turn.
+    Yield,
     /// There have been this many turns, which are all that there may be, and there is no answer.
     GiveUp(u64),
 }
@@ -107,6 +109,8 @@ struct Ending {
     /// The answer, or what had been said of it.
     text: Option<String>,
     is_answer: bool,
+    /// The run ended between two turns: see [`Step::Yield`].
+    has_yielded: bool,
 }
 
 impl Memory {
@@ -175,7 +179,7 @@ impl Memory {
             // Messages that were copied without an answer get none here either.
             Entry::Forked(_) => {
                 for (at, exchange) in &mut self.exchanges {
-                    let none = Ending { event_id: *at, text: None, is_answer: false };
+                    let none = Ending { event_id: *at, text: None, is_answer: false, has_yielded: false };
                     exchange.has_begun = true;
                     exchange.ending.get_or_insert(none);
                 }
@@ -186,8 +190,13 @@ impl Memory {
                 let is_answer = ending.outcome == thread_conversation::Outcome::Answered;
                 let text = if is_answer { Some(ending.text) } else { ending.partial };
                 let text = text.map(text_of).filter(|text| !text.is_empty());
+                let has_yielded = matches!(
+                    entry,
+                    Entry::Answer { answer, .. } if answer.stage.as_deref() == Some(STEERED)
+                );
                 if let Some(exchange) = self.exchanges.get_mut(&of) {
-                    exchange.ending.get_or_insert(Ending { event_id: id, text, is_answer });
+                    let ending = Ending { event_id: id, text, is_answer, has_yielded };
+                    exchange.ending.get_or_insert(ending);
                 }
             }
         }
@@ -219,6 +228,9 @@ impl Memory {
                     stage: self.stage(current, &call.call_id),
                 });
                 return Some(Step::Call(due.collect()));
+            }
+            if limits.yields {
+                return Some(Step::Yield);
             }
         }
         let past = self.exchanges.range(self.cleared + 1..).filter(|(id, _)| **id != message);
@@ -272,7 +284,8 @@ impl Exchange {
         let text = self.ending.as_ref().and_then(|ending| ending.text.as_deref());
         let spoken = |text: &str| json!({ "role": "assistant", "content": text });
         // Another agent may have given the answer.
-        let is_models = |last: &Turn| match self.is_answered() {
+        let has_yielded = self.ending.as_ref().is_some_and(|ending| ending.has_yielded);
+        let is_models = |last: &Turn| match self.is_answered() && !has_yielded {
             true => last.calls.is_empty() && text.unwrap_or_default() == last.turn.text(),
             false => true,
         };

@@ -167,6 +167,14 @@ pub trait Protocol: Send {
     /// Begins a prompt: writes the program's input to `out`.
     fn prompt(&mut self, prompt: Prompt, out: &mut Vec<u8>);
 
+    /// Whether the program may be given its next prompt before it has answered this one.
+    fn takes_ahead(&self) -> bool {
+        false
+    }
+
+    /// Forgets a prompt that was given ahead: its end is not awaited.
+    fn forget_ahead(&mut self) {}
+
     /// Parses the program's stdout, in chunks of any size. Replies to the program are written to `out`.
     fn read(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Vec<Output>;
 

@@ -104,6 +104,9 @@ pub fn run_id_of(event_id: i64) -> String {
 }
 
 /// How long a call of one of a client's tools waits for its result.
+/// The `stage` of an answer that ends before the agent is done, because a message with [`Priority::Steer`] came.
+pub const STEERED: &str = "steered";
+
 pub const CLIENT_TOOL_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
 words! {

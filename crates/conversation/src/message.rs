@@ -15,6 +15,8 @@ words! {
     pub enum Priority {
         /// At once: it interrupts the current run.
         Now = "now",
+        /// In the middle of the current run, if the agent takes messages there; otherwise right after it.
+        Steer = "steer",
         /// After the current run, in the order of ids. Any unknown word means this.
         #[default]
         Next = "next",

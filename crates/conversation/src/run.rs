@@ -100,6 +100,11 @@ impl Run {
         self.record("model", text(turn), self.part_of(message_id))
     }
 
+    /// The agent is given this message while it works on the run's own.
+    pub fn steered(&self, message: i64) -> NewEvent<'static> {
+        self.record("steered", json!({ "message": message }).to_string(), self.metadata())
+    }
+
     /// A turn that was not finished: its pieces count for nothing, and the attempt continues with another.
     pub fn turn_cut(&self, message_id: &str) -> NewEvent<'static> {
         self.record("turn_cut", String::new(), self.part_of(message_id))

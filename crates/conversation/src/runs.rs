@@ -76,8 +76,9 @@ impl OpenRun {
             Priority::Now if !self.is_interrupted() => 1,
             Priority::Now => 2,
             _ if self.last_begun > 0 => 3,
-            Priority::Next => 4,
-            Priority::Later => 5,
+            Priority::Steer => 4,
+            Priority::Next => 5,
+            Priority::Later => 6,
         };
         (rank, self.id())
     }
@@ -303,6 +304,11 @@ impl Runs {
         let now = self.iter().find(interrupts)?;
         let (by, source) = (now.id(), now.source.clone());
         Some(Verdict::Interrupted { by, source, resume: run.resume })
+    }
+
+    /// The message that is to be given to the agent in the middle of the run under way.
+    pub fn steers(&self) -> Option<&OpenRun> {
+        self.iter().find(|run| run.priority == Priority::Steer && run.last_begun == 0 && run.cancel.is_none())
     }
 
     /// Returns a cancelled run other than this one.

@@ -12,6 +12,7 @@ import * as address from "./address.js";
 /** The priorities to choose from while another message is being answered. */
 const PRIORITIES = [
   ["next", "after this", "Answered after what is under way, in the order of messages"],
+  ["steer", "in the middle of it", "Given to the agent while it works, if it takes that; otherwise answered next"],
   ["now", "interrupting it", "Answered at once: what is under way is stopped"],
   ["later", "when idle", "Answered when no other message waits"],
 ];

@@ -126,7 +126,7 @@ export class Conversation {
     if (run.ending || run.attempt) return null;
     if (run.position != null) return run.position;
     if (!this.openRuns().includes(run)) return null;
-    const rank = (run) => (run.attempt ? 0 : { now: 1, later: 3 }[run.of.priority] ?? 2);
+    const rank = (run) => (run.attempt ? 0 : { now: 1, steer: 2, later: 4 }[run.of.priority] ?? 3);
     return this.openRuns().filter((other) => other !== run &&
       (rank(other) < rank(run) || (rank(other) === rank(run) && other.of.seq < run.of.seq))).length;
   }

@@ -159,7 +159,7 @@ function Exchange({ item, position, isBehind }) {
 }
 
 /** The priority of a message, if it is not the default. */
-const PRIORITY = { now: "interrupts", later: "when idle" };
+const PRIORITY = { now: "interrupts", steer: "in the middle", later: "when idle" };
 
 function Said({ item, position, isBehind }) {
   const { message, run } = item;

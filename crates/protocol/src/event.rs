@@ -148,7 +148,7 @@ payloads! {
         /// Its source, as in the thread.
         pub source: Option<String>,
         /// Unless it is `next`.
-        #[cfg_attr(test, schemars(extend("enum" = ["now", "later"])))]
+        #[cfg_attr(test, schemars(extend("enum" = ["now", "steer", "later"])))]
         pub priority: Option<Priority>,
         #[serde(default, deserialize_with = "any::object")]
         pub metadata: Option<Map<String, Value>>,
@@ -345,6 +345,8 @@ words! {
     Priority {
         /// At once: it interrupts the run under way.
         Now = "now",
+        /// In the middle of the run under way, if the agent takes messages there.
+        Steer = "steer",
         Next = "next",
         /// When nothing else waits.
         Later = "later",

@@ -50,6 +50,14 @@ impl Adapter {
         if !self.options.protocol.keeps_process() {
             attempt.spared = descendants(&self.supervisor);
         }
+        if self.ahead.take().is_some() {
+            // It was given the message already, and may have said something.
+            self.attempt = Some(attempt);
+            for output in std::mem::take(&mut self.unasked) {
+                self.handle_output(output);
+            }
+            return Ok(());
+        }
         self.settle_program();
         if !self.unasked.is_empty() {
             // It spoke up just now: a run within this one, which has not been given its message yet.

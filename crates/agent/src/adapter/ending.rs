@@ -34,6 +34,9 @@ impl Adapter {
         attempt.asked.clear();
         attempt.client_calls.clear();
         attempt.waiting.clear();
+        if self.ahead.take().is_some() {
+            self.options.protocol.forget_ahead();
+        }
         let Some(running) = &self.running else { return };
         let mut out = Vec::new();
         // A program that has failed may no longer follow its protocol, so it gets a signal.

@@ -17,7 +17,7 @@ use crate::memory::{DueCall, Memory, Stage, Step};
 use crate::model::Marks;
 use crate::protocol::{Done, OpenAi};
 use crate::settings::Permit;
-use thread_conversation::{Choice, Permission, Record, Status, ToolCall, ToolResult, is_ending};
+use thread_conversation::{Choice, Permission, Record, STEERED, Status, ToolCall, ToolResult, is_ending};
 
 /// The events that a model's next step follows from.
 const REMEMBERED: &str = "type = 'message' OR subtype IN ('run', 'model', 'turn_cut', 'summary', 'toolcall', \
@@ -75,6 +75,13 @@ impl Adapter {
                 let total_tokens = turn.total_tokens();
                 attempt.done = Some(Done::Answered { content: Some(turn.text()), total_tokens, stage });
             }
+            Some(Step::Yield) => {
+                let stage = Some(STEERED.to_owned());
+                if let Some(attempt) = &mut self.attempt {
+                    let content = Some(String::new());
+                    attempt.done = Some(Done::Answered { content, total_tokens: None, stage });
+                }
+            }
             Some(Step::GiveUp(turns)) => self.fail(format!(
                 "the model has taken {turns} turns without giving an answer, and may take no more (--max-turns)"
             )),
@@ -96,6 +103,7 @@ impl Adapter {
         let Some(mut limits) = self.options.protocol.model().map(|model| model.limits()) else {
             return Ok(None);
         };
+        limits.yields = self.runs.steers().is_some() && self.may_continue()?;
         limits.besides += self.attempt.as_ref().map_or(0, |attempt| attempt.handed);
         let mut memory = Memory::default();
         loop {

@@ -141,6 +141,10 @@ impl Adapter {
             return;
         }
         let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.done.is_none()) else {
+            // It belongs to the next run, which begins as soon as this one is over.
+            if self.ahead.is_some() {
+                return self.unasked.push(output);
+            }
             match output {
                 // A status is no part of an answer.
                 Output::Status(_) | Output::Used(_) => {}

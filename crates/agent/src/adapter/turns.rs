@@ -38,7 +38,8 @@ impl Adapter {
             return self.check_attempt();
         }
         self.drop_exited();
-        if !self.unasked.is_empty() {
+        self.check_ahead();
+        if !self.unasked.is_empty() && self.ahead.is_none() {
             self.begin_unasked()?;
             return Ok(Step::Again);
         }
@@ -96,15 +97,18 @@ impl Adapter {
                     return Ok(Step::Wait(at));
                 }
                 self.retry = None;
-                if let Some(error) = self.over_budget().filter(|_| !self.is_continued(id)) {
+                let is_begun = self.is_continued(id) || self.ahead == Some(id);
+                if let Some(error) = self.over_budget().filter(|_| !is_begun) {
                     self.clean_up_before(id);
                     self.close(id, Why::Failed { error, retryable: false })?;
                     return Ok(Step::Again);
                 }
                 // Output printed before it gets the message is no answer to it.
-                self.settle_program();
-                if !self.unasked.is_empty() {
-                    return Ok(Step::Again);
+                if self.ahead.is_none() {
+                    self.settle_program();
+                    if !self.unasked.is_empty() {
+                        return Ok(Step::Again);
+                    }
                 }
                 if let Some(wait) = self.take_slot(id) {
                     return Ok(Step::Wait(Instant::now() + wait));
@@ -207,7 +211,7 @@ impl Adapter {
 
     /// Whether the consumer is still subscribed as it was, and not paused. Messages acknowledged by another process
     /// are not run.
-    fn may_continue(&mut self) -> Result<bool> {
+    pub(super) fn may_continue(&mut self) -> Result<bool> {
         let now = self.queue.find_subscription(&self.options.consumer)?;
         if let Some(now) = &now {
             self.runs.acknowledged(now.last_acked_id);
@@ -247,6 +251,7 @@ impl Adapter {
             self.close(id, Why::Verdict(verdict))?;
             return Ok(Step::Again);
         }
+        self.steer()?;
         self.tools_listed()?;
         self.shorten()?;
         if self.go_on_after_exit()? {

@@ -21,6 +21,8 @@ pub struct Limits {
     pub context: Option<u64>,
     /// How long what stands in a prompt besides messages is, in bytes.
     pub besides: usize,
+    /// A message waits that is to be seen before the next turn: the run ends where it is.
+    pub yields: bool,
 }
 
 impl Limits {
@@ -141,7 +143,7 @@ mod tests {
     }
 
     fn limits(context: u64) -> Limits {
-        Limits { turns: 50, context: Some(context), besides: 0 }
+        Limits { turns: 50, context: Some(context), besides: 0, yields: false }
     }
 
     #[test]

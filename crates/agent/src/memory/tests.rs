@@ -8,7 +8,7 @@ use super::*;
 /// How many turns a run may take.
 const TURNS: u64 = 5;
 
-const MOST: Limits = Limits { turns: TURNS, context: None, besides: 0 };
+const MOST: Limits = Limits { turns: TURNS, context: None, besides: 0, yields: false };
 
 const ADA: &str = "external:web:main:dm:default:ada";
 

@@ -55,6 +55,8 @@ pub struct Acp {
     waiting: Option<Prompt>,
     can_load: bool,
     can_resume: bool,
+    /// It takes a prompt while it works on another (`promptQueueing`).
+    can_queue: bool,
     /// What prompts may contain besides text and links.
     takes: PromptCapabilities,
     /// This prompt's calls, and earlier ones that are still in progress, by their ids.
@@ -328,6 +330,17 @@ impl Protocol for Acp {
             self.request(Request::Initialize, AGENT_METHOD_NAMES.initialize, params, out);
         }
         self.waiting = Some(prompt);
+    }
+
+    fn takes_ahead(&self) -> bool {
+        self.can_queue && self.session.is_some() && self.prompts().count() == 1
+    }
+
+    fn forget_ahead(&mut self) {
+        let prompts: Vec<u64> = self.prompts().collect();
+        if let [_, ahead, ..] = prompts[..] {
+            self.requests.remove(&ahead);
+        }
     }
 
     fn read(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Vec<Output> {

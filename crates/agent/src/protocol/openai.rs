@@ -91,7 +91,7 @@ impl OpenAi {
         let tools: usize = self.tools.iter().flatten().map(|(_, marks)| marks.size).sum();
         let besides =
             system.saturating_add(tools).saturating_add(self.notebook().map_or(0, |_| Notebook::SIZE));
-        Limits { turns: self.options.max_turns, context: self.options.context, besides }
+        Limits { turns: self.options.max_turns, context: self.options.context, besides, yields: false }
     }
 
     pub fn notebook(&self) -> Option<&Notebook> {

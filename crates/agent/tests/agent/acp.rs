@@ -559,3 +559,63 @@ fn a_call_keeps_the_name_of_its_tool_its_title_kind_places_and_changes() {
     assert_eq!((&results[0]["name"], &results[0]["content"]), (&json!("bash"), &json!([diff])));
     assert_eq!(results[1], json!({ "call_id": "b", "name": "Bash", "error": "\"no\"" }));
 }
+
+/// Waits until the agent has begun to work on the first message, and says another in the middle of it.
+fn steered(talk: &Talk, work: &str) -> (i64, i64) {
+    let first = talk.say(work);
+    talk.until("it does not work", |_| (!talk.tokens(&format!("run_{first}")).is_empty()).then_some(()));
+    (first, talk.say_with("use the other file", r#"{"priority":"steer"}"#))
+}
+
+/// The ids of the messages that were given to the agent in the middle of a run.
+fn given_ahead(talk: &Talk) -> Vec<i64> {
+    let events = talk.events().into_iter().filter(|event| event.subtype.as_deref() == Some("steered"));
+    let content = |event: thread::Event| serde_json::from_str::<serde_json::Value>(&event.content).unwrap();
+    events.map(|event| content(event)["message"].as_i64().unwrap()).collect()
+}
+
+#[test]
+fn an_agent_that_takes_prompts_ahead_is_steered() {
+    let talk = Talk::new();
+    let Some(agent) = counting(&talk, &["--queue"]) else { return };
+    install(&talk, &[], &agent);
+    let (first, second) = steered(&talk, "work");
+    assert_eq!(talk.answer(first), "1. working");
+    assert_eq!(talk.answer(second), "2. use the other file");
+    assert_eq!(given_ahead(&talk), [second]);
+    assert_eq!(talk.answer(talk.say("next")), "3. next");
+    // A cancel takes both from the agent, and the second is given to it again.
+    let (first, second) = steered(&talk, "long");
+    talk.until("it is not steered", |_| given_ahead(&talk).contains(&second).then_some(()));
+    talk.cancel(&format!("run_{first}"));
+    assert!(matches!(talk.ending(first), Entry::Cancelled { .. }));
+    assert!(talk.answer(second).ends_with(". use the other file"));
+    assert_eq!(talk.is_settled(), Ok(()));
+}
+
+#[test]
+fn what_was_given_ahead_is_answered_though_the_adapter_was_killed() {
+    let talk = Talk::new();
+    let Some(agent) = counting(&talk, &["--queue"]) else { return };
+    install(&talk, &[], &agent);
+    let (first, second) = steered(&talk, "work");
+    talk.until("it is not steered", |_| given_ahead(&talk).contains(&second).then_some(()));
+    crate::tools_killed::kill(&talk, 0);
+    talk.thread(&["dispatch"]).ok();
+    assert!(talk.answer(first).ends_with(". working"));
+    assert!(talk.answer(second).ends_with(". use the other file"));
+    assert_eq!(talk.is_settled(), Ok(()));
+}
+
+#[test]
+fn an_agent_that_takes_no_prompt_ahead_gets_it_next() {
+    let talk = Talk::new();
+    let Some(agent) = counting(&talk, &[]) else { return };
+    install(&talk, &[], &agent);
+    let first = talk.say("long");
+    talk.until("it does not work", |_| (!talk.tokens(&format!("run_{first}")).is_empty()).then_some(()));
+    let (next, steers) = (talk.say("next"), talk.say_with("steer", r#"{"priority":"steer"}"#));
+    talk.cancel(&format!("run_{first}"));
+    assert_eq!((talk.answer(steers), talk.answer(next)), ("2. steer".into(), "3. next".into()));
+    assert!(given_ahead(&talk).is_empty());
+}

@@ -1,6 +1,8 @@
 """An agent that uses the protocol's Python package, for what the package's examples do not cover: it loads
 sessions, counts prompts, can be cancelled, and speaks unasked. Usage: acp_agent.py STATE_DIR [--no-load]
-[--resume] [--forgetful]
+[--resume] [--forgetful] [--queue]
+
+With --queue it takes a prompt while it works on `work`: that ends with its turn there, and the new one continues.
 
 As coding agents do, it begins another session of its own at `/clear`, under which it sends its updates from then
 on. A message `later SECONDS WORDS` begins a task in the background: its tool call completes after the answer, and then
@@ -19,12 +21,16 @@ STATE = pathlib.Path(sys.argv[1])
 LOADS = "--no-load" not in sys.argv
 RESUMES = "--resume" in sys.argv
 FORGETS = "--forgetful" in sys.argv
+QUEUES = "--queue" in sys.argv
 
 
 class Counting(acp.Agent):
     def __init__(self):
         self.counts = {}
         self.cancelled = asyncio.Event()
+        self.steered = asyncio.Event()
+        self.steered.set()
+        self.is_long = False
         self.tasks = []
         # The current id of a session, by the id that the client knows.
         self.names = {}
@@ -34,6 +40,8 @@ class Counting(acp.Agent):
 
     async def initialize(self, protocol_version, **_):
         can = schema.AgentCapabilities(load_session=LOADS)
+        if QUEUES:
+            can.field_meta = {"own": {"promptQueueing": True}}
         if RESUMES:
             can.session_capabilities = schema.SessionCapabilities(resume=schema.SessionResumeCapabilities())
         return acp.InitializeResponse(protocol_version=acp.PROTOCOL_VERSION, agent_capabilities=can)
@@ -59,7 +67,8 @@ class Counting(acp.Agent):
         await self.conn.session_update(session, acp.update_agent_message(acp.text_block(text)))
 
     async def prompt(self, session_id, prompt, **_):
-        self.cancelled.clear()
+        if not self.is_long:
+            self.cancelled.clear()
         before, text = [block.text for block in prompt[:-1]], prompt[-1].text
         if before and not FORGETS:
             # The last count in the transcript of the lost session.
@@ -70,11 +79,27 @@ class Counting(acp.Agent):
             (STATE / self.names[session_id]).write_text("0")
             await self.say(session_id, "cleared")
             return acp.PromptResponse(stop_reason="end_turn")
+        if self.is_long:
+            # A cancel ends all prompts.
+            await self.cancelled.wait()
+            return acp.PromptResponse(stop_reason="cancelled")
+        if not self.steered.is_set() and QUEUES and text != "work":
+            self.steered.set()
+            # The response to the other prompt is sent before a model says anything.
+            await asyncio.sleep(0.1)
         count = self.counts[session_id] = self.counts.get(session_id, 0) + 1
         (STATE / self.names.get(session_id, session_id)).write_text(str(count))
         await self.say(session_id, f"{count}. ")
+        if text == "work":
+            self.steered.clear()
+            await self.say(session_id, "working")
+            waits = [asyncio.create_task(event.wait()) for event in (self.steered, self.cancelled)]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            return acp.PromptResponse(stop_reason="cancelled" if self.cancelled.is_set() else "end_turn")
         if text == "long":
+            self.is_long = QUEUES
             await self.cancelled.wait()
+            self.is_long = False
             return acp.PromptResponse(stop_reason="cancelled")
         await self.say(session_id, text)
         word, *rest = text.split(" ", 2)

@@ -290,6 +290,35 @@ fn a_client_has_tools_too_and_may_answer_while_the_adapter_is_killed() {
 }
 
 #[test]
+fn a_model_sees_a_message_that_steers_before_its_next_turn() {
+    let Some((talk, _models)) = talk_with("script", &["--permit", "allow"]) else { return };
+    let slow = call("slow", json!({ "text": "seen", "seconds": 1 }));
+    let first = talk.say(&script(&[&[slow], &[with_text("note", "too late")]]));
+    talk.until("no call", |_| calls(&talk).pop());
+    let queued = talk.say("[]");
+    let steers = talk.say_with(r#"[{"say":"as you wish"}]"#, r#"{"priority":"steer"}"#);
+    assert_eq!(talk.answer(steers), "as you wish");
+    assert!(matches!(
+        talk.ending(first),
+        Entry::Answer { answer, .. } if answer.stage.as_deref() == Some("steered") && answer.content.is_empty()
+    ));
+    assert_eq!(made(&talk), ["slow seen"]);
+    let last =
+        requests(&talk).into_iter().rev().find(|asked| asked["messages"].as_array().unwrap().len() > 3);
+    let roles: Vec<String> = last.unwrap()["messages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|message| {
+            format!("{} {}", message["role"].as_str().unwrap(), message["content"].as_str().unwrap())
+        })
+        .collect();
+    assert_eq!(roles[2..4], ["tool seen", "assistant (no answer)"], "{roles:?}");
+    talk.ending(queued);
+    assert_eq!(talk.is_settled(), Ok(()));
+}
+
+#[test]
 fn a_server_has_a_folder_and_few_variables_and_ends_with_the_model() {
     const KEY: &str = "sk-00-no-tool-may-see";
     let talk = Talk::new();

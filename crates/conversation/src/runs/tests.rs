@@ -477,7 +477,8 @@ enum Outcome {
 }
 
 fn act() -> impl Strategy<Value = Act> {
-    let priority = prop_oneof![Just(Priority::Now), Just(Priority::Next), Just(Priority::Later)];
+    let priority =
+        prop_oneof![Just(Priority::Now), Just(Priority::Steer), Just(Priority::Next), Just(Priority::Later)];
     let outcome =
         prop_oneof![3 => Just(Outcome::Answered), 1 => Just(Outcome::Failed), 1 => Just(Outcome::Killed)];
     prop_oneof![

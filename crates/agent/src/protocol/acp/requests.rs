@@ -65,6 +65,11 @@ impl Acp {
         self.requests.values().any(|open| *open == request)
     }
 
+    /// The ids of the prompts that have no response yet.
+    pub(super) fn prompts(&self) -> impl Iterator<Item = u64> {
+        self.requests.iter().filter(|(_, open)| **open == Request::Prompt).map(|(id, _)| *id)
+    }
+
     pub(super) fn send_prompt(&mut self, prompt: &Prompt, with_transcript: bool, out: &mut Vec<u8>) {
         self.calls.retain(|_, call| !call.finished);
         let mut blocks = blocks_of(&prompt.content, &prompt.attachments, &self.takes);
@@ -135,6 +140,7 @@ impl Acp {
                 }
                 self.can_load = response.agent_capabilities.load_session;
                 self.can_resume = response.agent_capabilities.session_capabilities.resume.is_some();
+                self.can_queue = queues_prompts(&result["agentCapabilities"]["_meta"]);
                 self.takes = response.agent_capabilities.prompt_capabilities;
                 match self.waiting.as_ref().and_then(|prompt| prompt.session.clone()) {
                     Some(session) if self.can_resume => {
@@ -202,6 +208,12 @@ fn prompt_done(result: &Value) -> Result<Done, Done> {
             Done::Answered { content: None, total_tokens, stage }
         }
     })
+}
+
+/// Whether an agent says, under whatever name of its own, that it takes a prompt while it works on another.
+fn queues_prompts(meta: &Value) -> bool {
+    let mut own = meta.as_object().into_iter().flat_map(|meta| meta.values());
+    own.any(|own| own["promptQueueing"] == true)
 }
 
 fn parsed<T: DeserializeOwned>(result: &Value) -> Result<T, Done> {
