@@ -2,8 +2,9 @@
 //!
 //! The folder `.agents` next to the threads has a file for each slot, locked by the adapter whose program runs, and
 //! in `waiting` a file for each adapter that waits for one, locked while it waits, and named so that the oldest
-//! message is first. Only the first takes a slot. `wanted` asks one idle adapter to give its slot up. Locks end
-//! with their process, so nothing is left to clean up when one is killed.
+//! message is first. Whoever has N others before it takes a slot only if there are N more for those. Each file in
+//! `asked` asks one idle adapter to give its slot up. Locks end with their process, so nothing is left to clean up when
+//! one is killed.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
@@ -13,11 +14,14 @@ use std::time::{Duration, Instant};
 
 use crate::sub_agent::is_sub_agent;
 
-/// How often waiting adapters look: the first, and the others.
-const FIRST_LOOKS: Duration = Duration::from_millis(100);
+/// How often waiting adapters look: the first ones, and the others.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
 const OTHERS_LOOK: Duration = Duration::from_millis(500);
 
-/// How often the first asks idle adapters to give way, and how long that is remembered.
+/// How many are the first ones: so many can take slots at once.
+const FIRST: usize = 16;
+
+/// How often one of these asks idle adapters to give way, and how long that is remembered.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 const REMEMBERED: Duration = Duration::from_secs(10);
 
@@ -40,6 +44,8 @@ pub struct Waiter {
     /// The message to be answered.
     pub id: i64,
     path: PathBuf,
+    /// The file that asks an idle adapter to give way.
+    wanted: PathBuf,
     _lock: File,
     asked: Option<Instant>,
 }
@@ -67,7 +73,9 @@ impl AgentSlots {
     /// The folder cannot be written.
     pub fn wait(&self, created_at: &str, id: i64) -> io::Result<Waiter> {
         let waiting = self.dir.join("waiting");
-        DirBuilder::new().recursive(true).mode(0o700).create(&waiting)?;
+        for dir in [&waiting, &self.dir.join("asked")] {
+            DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        }
         let pid = std::process::id();
         // Locked before it gets its name: other processes remove files that are not locked.
         let new = waiting.join(format!(".{pid}"));
@@ -75,32 +83,40 @@ impl AgentSlots {
         lock.try_lock().map_err(io::Error::from)?;
         let path = waiting.join(format!("{created_at} {id:020} {pid}"));
         std::fs::rename(new, &path)?;
-        Ok(Waiter { id, path, _lock: lock, asked: None })
+        Ok(Waiter { id, path, wanted: self.dir.join(format!("asked/{pid}")), _lock: lock, asked: None })
     }
 
-    /// Takes a slot if one is free and no other has waited longer.
+    /// Takes a slot if one is free, and there are more for those that have waited longer.
     ///
     /// # Errors
     ///
     /// The folder cannot be read or written.
     pub fn take(&self, waiter: &mut Waiter) -> io::Result<Turn> {
-        if !self.is_first(waiter)? {
+        let before = self.waiting_before(waiter)?;
+        if before >= FIRST {
             return Ok(Turn::Wait(OTHERS_LOOK));
         }
+        let mut free = Vec::new();
         for number in 1..=self.most {
             let lock = open(&self.dir.join(format!("place-{number}")))?;
             if is_locked(lock.try_lock())? {
+                free.push(lock);
+            }
+            if free.len() > before
+                && let Some(lock) = free.pop()
+            {
                 return Ok(Turn::Taken(Slot { _lock: lock }));
             }
         }
         if waiter.asked.is_none_or(|asked| asked.elapsed() >= ASK_AGAIN) {
-            File::create(self.dir.join("wanted"))?;
+            File::create(&waiter.wanted)?;
             waiter.asked = Some(Instant::now());
         }
-        Ok(Turn::Wait(FIRST_LOOKS))
+        Ok(Turn::Wait(FIRST_LOOK))
     }
 
-    fn is_first(&self, waiter: &Waiter) -> io::Result<bool> {
+    /// How many have waited longer; of more than [`FIRST`], about that many.
+    fn waiting_before(&self, waiter: &Waiter) -> io::Result<usize> {
         let mut before: Vec<PathBuf> = Vec::new();
         for entry in std::fs::read_dir(self.dir.join("waiting"))? {
             let path = entry?.path();
@@ -110,31 +126,43 @@ impl AgentSlots {
             }
         }
         before.sort_unstable();
+        let mut count = 0;
         for path in before {
             // It may have its slot already.
             let Ok(file) = File::open(&path) else { continue };
             if !is_locked(file.try_lock())? {
-                return Ok(false);
+                count += 1;
+                if count >= FIRST {
+                    break;
+                }
+                continue;
             }
             // The adapter that waited there was killed.
             std::fs::remove_file(path).ok();
         }
-        Ok(true)
+        Ok(count)
     }
 
     /// Whether an adapter waits for a slot, so that this one, which is idle, should give way. Asking consumes the
     /// request: no other adapter sees it.
     pub fn is_wanted(&self) -> bool {
-        let path = self.dir.join("wanted");
-        let asked = path.metadata().and_then(|about| about.modified());
-        let is_recent = asked.is_ok_and(|at| at.elapsed().is_ok_and(|ago| ago < REMEMBERED));
-        is_recent && std::fs::remove_file(path).is_ok()
+        let asked = std::fs::read_dir(self.dir.join("asked")).into_iter().flatten().flatten();
+        let is_recent = |path: &Path| {
+            let asked = path.metadata().and_then(|about| about.modified());
+            asked.is_ok_and(|at| at.elapsed().is_ok_and(|ago| ago < REMEMBERED))
+        };
+        asked.map(|entry| entry.path()).any(|path| {
+            let is_recent = is_recent(&path);
+            std::fs::remove_file(path).is_ok() && is_recent
+        })
     }
 }
 
 impl Drop for Waiter {
     fn drop(&mut self) {
         std::fs::remove_file(&self.path).ok();
+        // Nobody need give way any more.
+        std::fs::remove_file(&self.wanted).ok();
     }
 }
 
@@ -200,9 +228,23 @@ mod tests {
         let mut second = slots.wait("2026-03-18T10:30:00.124Z", 2).unwrap();
         assert!(take(&slots, &mut second).is_none());
         assert!(slots.is_wanted() && !slots.is_wanted());
-        let wanted = File::create(root.path().join(".agents/wanted")).unwrap();
+        let wanted = File::create(root.path().join(".agents/asked/1")).unwrap();
         wanted.set_modified(std::time::SystemTime::now() - 2 * REMEMBERED).unwrap();
         assert!(!slots.is_wanted(), "that was long ago");
+    }
+
+    #[test]
+    fn several_take_slots_at_once_but_none_that_is_for_an_older_message() {
+        let (_root, slots) = slots(2);
+        let [mut first, mut second, mut third] =
+            [1, 2, 3].map(|id| slots.wait("2026-03-18T10:30:00.124Z", id).unwrap());
+        assert!(take(&slots, &mut third).is_none(), "there are two older ones");
+        let slot = take(&slots, &mut second).unwrap();
+        assert!(take(&slots, &mut second).is_none(), "that is for the first");
+        let other = take(&slots, &mut first).unwrap();
+        drop((first, second, slot));
+        assert!(take(&slots, &mut third).is_some());
+        drop(other);
     }
 
     #[test]
