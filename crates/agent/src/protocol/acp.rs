@@ -59,6 +59,8 @@ pub struct Acp {
     can_queue: bool,
     /// What prompts may contain besides text and links.
     takes: PromptCapabilities,
+    /// The message that the agent is saying in this turn, if it gives its messages ids.
+    message: Option<String>,
     /// This prompt's calls, and earlier ones that are still in progress, by their ids.
     calls: BTreeMap<String, Call>,
     /// How many tasks it was given to do in the background, and has not spoken of yet.
@@ -143,10 +145,17 @@ impl Acp {
 
     fn handle_update(&mut self, update: SessionUpdate) -> Vec<Output> {
         match update {
-            SessionUpdate::AgentMessageChunk(chunk) => vec![match part_of(&chunk.content) {
-                Some(part) => Output::Part(part),
-                None => Output::Token(text_of(&chunk.content)),
-            }],
+            SessionUpdate::AgentMessageChunk(chunk) => {
+                let said = match part_of(&chunk.content) {
+                    Some(part) => Output::Part(part),
+                    None => Output::Token(text_of(&chunk.content)),
+                };
+                // The messages of a turn are one answer.
+                let id = chunk.message_id.map(|id| id.to_string());
+                let is_next = self.message.is_some() && id.is_some() && self.message != id;
+                self.message = id.or_else(|| self.message.take());
+                is_next.then(|| Output::Token("\n\n".to_owned())).into_iter().chain([said]).collect()
+            }
             SessionUpdate::AgentThoughtChunk(chunk) => vec![Output::Thinking(text_of(&chunk.content))],
             SessionUpdate::Plan(plan) => {
                 vec![Output::Plan(serde_json::to_value(plan.entries).unwrap_or_default())]
@@ -208,6 +217,7 @@ impl Acp {
 
     /// The turn is over; calls that it began may continue.
     fn turn_done(&mut self) {
+        self.message = None;
         self.calls.values_mut().for_each(|call| call.past = true);
     }
 

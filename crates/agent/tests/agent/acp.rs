@@ -233,6 +233,27 @@ fn plans_images_and_the_reason_of_the_end_are_kept() {
     assert_eq!((answer.content.as_str(), answer.stage.as_deref()), ("and th", Some("max_tokens")));
 }
 
+#[test]
+fn the_messages_of_a_turn_are_paragraphs_of_one_answer() {
+    let text = |message: Option<&str>, text: &str| {
+        let mut chunk = chunk(json!({ "type": "text", "text": text }));
+        if let Some(message) = message {
+            chunk["update"]["messageId"] = message.into();
+        }
+        chunk
+    };
+    let (one, two) = (Some("m1"), Some("m2"));
+    let steps = json!([
+        text(one, "I "), text(one, "look."), text(None, " Yes."), text(one, " So."), text(two, "It "),
+        text(two, "works."), { "stop": "end_turn" },
+    ]);
+    let next = json!([text(Some("m3"), "Bye."), { "stop": "end_turn" }]);
+    let Some(talk) = plays(&[], &[steps, next]) else { return };
+    let (first, second) = (talk.say("x"), talk.say("y"));
+    assert_eq!(talk.answer(first), "I look. Yes. So.\n\nIt works.");
+    assert_eq!(talk.answer(second), "Bye.");
+}
+
 fn asks(call: serde_json::Value) -> serde_json::Value {
     let options = json!([
         { "optionId": "yes", "name": "Yes", "kind": "allow_once" },
