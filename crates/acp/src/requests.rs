@@ -5,10 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use agent_client_protocol_schema::v1::{
-    AvailableCommand, AvailableCommandsUpdate, DeleteSessionRequest, DeleteSessionResponse, Error,
-    ListSessionsRequest, ListSessionsResponse, LoadSessionRequest, LoadSessionResponse, McpServer, Meta,
-    NewSessionRequest, NewSessionResponse, ResumeSessionRequest, ResumeSessionResponse, SessionInfo,
-    SessionInfoUpdate, SessionUpdate,
+    DeleteSessionRequest, DeleteSessionResponse, Error, ListSessionsRequest, ListSessionsResponse,
+    LoadSessionRequest, LoadSessionResponse, McpServer, Meta, NewSessionRequest, NewSessionResponse,
+    ResumeSessionRequest, ResumeSessionResponse, SessionInfo, SessionInfoUpdate, SessionUpdate,
 };
 use serde_json::json;
 use thread_protocol::client::{Client, Error as Failure, Found, NotFound, Settings, find as find_gateway};
@@ -19,7 +18,6 @@ use thread_protocol::method::{
 };
 use uuid::Uuid;
 
-use crate::content::OFFERED;
 use crate::editor::Editor;
 use crate::modes::Agents;
 use crate::options::Options;
@@ -176,12 +174,4 @@ pub async fn delete(options: &Options, request: DeleteSessionRequest) -> Result<
         Ok(_) => {}
     }
     Ok(DeleteSessionResponse::new())
-}
-
-/// The commands that editors offer.
-pub fn commands() -> SessionUpdate {
-    let command = |(name, about): &(&str, &str)| AvailableCommand::new(*name, *about);
-    SessionUpdate::AvailableCommandsUpdate(AvailableCommandsUpdate::new(
-        OFFERED.iter().map(command).collect(),
-    ))
 }

@@ -213,7 +213,7 @@ impl Server {
         let answers = orders.downgrade();
         self.sessions().insert(session.id.clone(), orders);
         self.editor.respond(id, Ok(response)).await;
-        self.editor.update(&session.id, requests::commands()).await;
+        self.editor.update(&session.id, session.commands()).await;
         tokio::spawn(session.run(taken, answers));
     }
 

@@ -309,6 +309,11 @@ impl Session {
         turn.respond(&self.editor, response).await;
     }
 
+    /// The commands that people have in it.
+    pub fn commands(&self) -> SessionUpdate {
+        self.transcript.commands()
+    }
+
     /// The run that is under way, where the beginning of that was not shown.
     pub fn is_active(&mut self, run: Option<String>) {
         self.active = run;

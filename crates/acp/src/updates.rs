@@ -8,14 +8,14 @@ pub mod calls;
 use std::collections::BTreeMap;
 
 use agent_client_protocol_schema::v1::{
-    ContentBlock, ContentChunk, Plan, PlanEntry, SessionInfoUpdate, SessionUpdate, StopReason, TextContent,
-    Usage,
+    AvailableCommand, AvailableCommandInput, AvailableCommandsUpdate, ContentBlock, ContentChunk, Plan,
+    PlanEntry, SessionInfoUpdate, SessionUpdate, StopReason, TextContent, UnstructuredCommandInput, Usage,
 };
 use serde_json::Value;
 use thread_protocol::Frame;
 use thread_protocol::event::{self, ErrorCode, Event, Final, Message, Role, RunStatus};
 
-use crate::content::blocks;
+use crate::content::{OFFERED, blocks};
 
 /// How a run has ended.
 #[derive(Debug, Clone, PartialEq)]
@@ -63,6 +63,8 @@ pub struct Transcript {
     said: String,
     /// The run of each call without a result, by its id for editors.
     calls: BTreeMap<String, String>,
+    /// The commands that the agent takes.
+    commands: Vec<event::Command>,
 }
 
 impl Transcript {
@@ -70,7 +72,18 @@ impl Transcript {
     pub fn apply(&mut self, frame: &Frame) -> Vec<SessionUpdate> {
         let run = frame.run_id.as_deref().unwrap_or_default();
         match &frame.event {
-            Event::Message(message) => shown(message, frame.seq.is_some()),
+            Event::Message(message) => {
+                let mut updates = shown(message, frame.seq.is_some());
+                if moved_to(&frame.event).is_some() && !std::mem::take(&mut self.commands).is_empty() {
+                    // The other agent says its own.
+                    updates.push(self.commands());
+                }
+                updates
+            }
+            Event::Commands(now) => {
+                self.commands.clone_from(&now.commands);
+                vec![self.commands()]
+            }
             Event::Token(token) => {
                 if token.message_id != self.message_id {
                     self.message_id.clone_from(&token.message_id);
@@ -138,6 +151,19 @@ impl Transcript {
             // Of no meaning for editors, or for `permissions`.
             Event::Queued(_) | Event::Status(_) | Event::Permission(_) | Event::Clients(_) => Vec::new(),
         }
+    }
+
+    /// The commands that people have: the gateway's that are offered, and the agent's.
+    pub fn commands(&self) -> SessionUpdate {
+        let offered = OFFERED.iter().map(|(name, about)| AvailableCommand::new(*name, *about));
+        let is_offered = |name: &str| OFFERED.iter().any(|(offered, _)| *offered == name);
+        let own = self.commands.iter().filter(|command| !is_offered(&command.name)).map(|command| {
+            let shown = AvailableCommand::new(command.name.clone(), command.description.clone());
+            let hint = command.hint.clone().map(UnstructuredCommandInput::new);
+            shown.input(hint.map(AvailableCommandInput::Unstructured))
+        });
+        let all = offered.chain(own).collect();
+        SessionUpdate::AvailableCommandsUpdate(AvailableCommandsUpdate::new(all))
     }
 
     /// What an answer has that was not streamed.

@@ -237,6 +237,27 @@ fn plans_titles_and_moves_are_told() {
 }
 
 #[test]
+fn the_agents_commands_follow_those_of_the_gateway_until_another_agent_comes() {
+    let command = |name: &str| json!({ "name": name, "description": "d", "hint": "h" });
+    let moved = json!({
+        "role": "system", "content": "x", "messageId": "m", "timestamp": "t", "fromSelf": false,
+        "metadata": { "agent": "b" },
+    });
+    let shown = updates(&[
+        ("commands", json!({ "commands": [command("compact"), command("clear")] })),
+        ("message", moved),
+    ]);
+    let names = |update: &Value| -> Vec<String> {
+        let commands = update["availableCommands"].as_array().into_iter().flatten();
+        commands.map(|command| command["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names(&shown[0]), ["clear", "status", "compact"]);
+    let own = json!({ "name": "compact", "description": "d", "input": { "hint": "h" } });
+    assert_eq!(shown[0]["availableCommands"][2], own);
+    assert_eq!(names(&shown[2]), ["clear", "status"]);
+}
+
+#[test]
 fn a_run_ends_as_its_agent_says() {
     let ending = |(event, payload): (&str, Value)| {
         let frame = json!({ "type": "event", "event": event, "payload": payload, "seq": 1 }).to_string();

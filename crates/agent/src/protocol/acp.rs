@@ -32,6 +32,9 @@ use thread_conversation::{Choice, ClientInput, Cost, Permission, Spent, ToolCall
 /// How many bytes an agent may print that are not messages, such as notices of `npx`.
 const NOISE: usize = 64 * 1024;
 
+/// The longest list of commands that is handed on, in bytes.
+const LONGEST_COMMANDS: usize = 64 * 1024;
+
 /// The names that agents give the id of their own session, where it is another.
 const SESSION_ID: [&str; 2] = ["sessionId", "session_id"];
 
@@ -97,6 +100,9 @@ impl Acp {
         if update["sessionUpdate"] == "usage_update" {
             self.costs(&update["cost"]);
             return Vec::new();
+        }
+        if update["sessionUpdate"] == "available_commands_update" {
+            return commands(&update["availableCommands"]).into_iter().collect();
         }
         // While a session is loaded, the agent repeats its history.
         if method != CLIENT_METHOD_NAMES.session_update || self.session.is_none() {
@@ -301,6 +307,20 @@ impl Acp {
         };
         self.message(&message, out).unwrap_or_else(|done| vec![Output::Done(done)])
     }
+}
+
+/// The commands that an agent takes; `None` if they are no list, or too long a one.
+fn commands(given: &Value) -> Option<Output> {
+    let one = |command: &Value| {
+        let mut told =
+            json!({ "name": command["name"].as_str()?, "description": command["description"].as_str()? });
+        if let Some(hint) = command["input"]["hint"].as_str() {
+            told["hint"] = hint.into();
+        }
+        Some(told)
+    };
+    let all: Value = given.as_array()?.iter().filter_map(one).collect();
+    (all.to_string().len() <= LONGEST_COMMANDS).then_some(Output::Commands(all))
 }
 
 impl Protocol for Acp {

@@ -118,3 +118,6 @@ for line in sys.stdin:
         result = {"stopReason": prompt(params["sessionId"], params["prompt"][-1]["text"])}
     if "id" in message:
         send(id=message["id"], result=result)
+    if method in ("session/new", "session/load"):
+        compact = {"name": "compact", "description": "Makes it shorter", "input": {"hint": "what to keep"}}
+        update(result.get("sessionId") or params["sessionId"], "available_commands_update", availableCommands=[compact])

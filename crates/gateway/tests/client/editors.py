@@ -122,6 +122,9 @@ async def an_editor_talks_sees_tools_and_finds_its_sessions():
             link = protocol.resource_link_block("a.rs", "file:///w/a.rs")
             answered = await agent.prompt(session, [protocol.text_block("See "), link])
             assert answered.stop_reason == "end_turn" and editor.said() == "I know: ", editor.updates
+            offered = [command.name for _, update in editor.updates
+                       if update.session_update == "available_commands_update" for command in update.available_commands]
+            assert offered == ["clear", "status", "clear", "status", "compact"], offered
             editor.updates.clear()
             assert await prompt(agent, session, "work") == "end_turn"
             shown = editor.transcript()
@@ -133,7 +136,7 @@ async def an_editor_talks_sees_tools_and_finds_its_sessions():
             assert call["raw_input"] == {"file": "/b"} and call["locations"] == [{"line": 1, "path": "/b"}], call
             assert call["content"] == [{"type": "diff", "path": "/b", "old_text": "x", "new_text": "y"}], call
             assert shown[-1][1][0]["status"] == "completed", shown
-            # Commands: those of the gateway that are offered, and anything else for the agent.
+            # Commands: those of the gateway that are offered, the agent's, and anything else for the agent.
             editor.updates.clear()
             assert await prompt(agent, session, "/status") == "end_turn"
             assert session in editor.said(), editor.updates
