@@ -7,6 +7,7 @@
 
 mod attempt;
 mod beginning;
+mod commands;
 mod ending;
 mod model;
 mod output;
@@ -22,6 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use thread::files::log::Level;
 use thread::files::stamp::Stamp;
 use thread::model::exponential_backoff::ExponentialBackoff;
@@ -103,6 +105,8 @@ pub struct Adapter {
     acknowledged: i64,
     /// The agent program's session, as recorded in the thread.
     session: Option<String>,
+    /// The commands that the agent takes, as recorded in the thread; `None` before that was looked up.
+    commands: Option<Value>,
     /// The event with which the thread came to this agent: sessions from before are those of others. 0 if it has been
     /// the only one.
     joined: i64,
@@ -172,6 +176,7 @@ impl Adapter {
             seen: cursor,
             acknowledged: cursor,
             session,
+            commands: None,
             joined,
             spent_so_far,
             cleared,

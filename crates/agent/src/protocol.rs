@@ -62,6 +62,8 @@ pub enum Output {
     RetryAfter(Duration),
     /// The program's own session, for its next process to load.
     Session(String),
+    /// The commands that it takes now: `[{"name","description","hint"}]`.
+    Commands(Value),
     /// What was taken since it said so last: tokens, and what they cost.
     Used(Spent),
     /// A request for permission, answered by [`Protocol::permit`].

@@ -96,7 +96,7 @@ fn at_prompt(screen: &mut Screen, received: &Received) -> Option<String> {
     match received {
         Received::Event(_, text) | Received::Unknown(text) if screen.json => screen.frame_at_prompt(text),
         Received::Event(frame, _) => shown(&frame.event),
-        Received::Unknown(_) => None,
+        Received::Unknown(_) | Received::Entered(_) => None,
         Received::Lost(_) if screen.json => None,
         Received::Unreadable(error) => Some(visible(&format!("[error] {error}"))),
         Received::Lost(why) => Some(visible(&format!("[the connection was lost ({why}); connecting again]"))),

@@ -3,9 +3,6 @@
 use std::borrow::Cow;
 use std::fmt::Display;
 
-/// The code for a frame of the gateway that this version cannot read.
-pub const UNREADABLE: &str = "unreadable";
-
 pub type Result<T> = std::result::Result<T, Failure>;
 
 #[derive(Debug)]

@@ -6,11 +6,12 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::process;
 
+use thread_protocol::client::UNREADABLE;
 use thread_protocol::method::{HistoryEntry, SessionSummary};
 use thread_protocol::{Content, Unreadable};
 use unicode_width::UnicodeWidthChar;
 
-use crate::error::{Failure, UNREADABLE};
+use crate::error::Failure;
 use crate::visible::{self, on_one_line, visible};
 
 /// The width of a terminal if it is not known, in columns.

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use thread_protocol::client::{Client, Error, Received, Settings};
+use thread_protocol::client::{Client, Error, Explained, Received, Settings};
 use thread_protocol::method::*;
 use thread_protocol::{Content, Method, code};
 use uuid::Uuid;
 
 use crate::config::Config;
-use crate::error::{Failure, Result, UNREADABLE};
+use crate::error::{Failure, Result};
 use crate::options::Options;
 
 /// How long to try to reconnect.
@@ -133,57 +133,7 @@ fn switch(id: Uuid) -> SwitchParams {
 
 /// What failed, and what to do about it.
 fn explain(config: &Config, error: &Error) -> Failure {
-    let url = &config.address;
-    match error {
-        Error::Lost(why) => {
-            let fix = "start it with `thread serve`, or choose another with --url";
-            Failure::new("unreachable", format_args!("cannot reach the gateway at {url}: {why}"), fix)
-        }
-        Error::Unanswered { .. } => Failure::new(
-            "outcome_unknown",
-            error,
-            "see what the gateway prints; `thread chat --history 5` shows what arrived",
-        ),
-        Error::TooLarge(_) => Failure::new(
-            "too_large",
-            "as JSON, the message is larger than 1 MiB, which is more than the gateway takes",
-            "send a shorter one, or use `thread push` in the session's directory",
-        ),
-        Error::Unreadable(_) | Error::Oversized(_) => {
-            Failure::new(UNREADABLE, error, "use the `thread chat` of the gateway's version")
-        }
-        Error::Closed { .. } => Failure::new(code::UNAUTHORIZED, error, NEEDS_TOKEN),
-        Error::Forbidden => Failure::new(
-            code::FORBIDDEN,
-            format_args!("the gateway does not serve {url} under this name"),
-            "use its IP address, or start it with --origin and this name",
-        ),
-        Error::NotAGateway(why) => Failure::new(
-            "not_a_gateway",
-            format_args!("what answers at {url} is not a gateway: {why}"),
-            "choose the address that `thread serve` prints, with --url",
-        ),
-        Error::Untrusted(why) => Failure::new(
-            "untrusted",
-            format_args!("the certificate of {url} is not trusted: {why}"),
-            "name the file with the certificate of its authority with --ca",
-        ),
-        Error::Ca { path, why } => Failure::new(
-            "io",
-            format_args!("cannot read certificates from {}: {why}", path.display()),
-            "give a file with certificates in the PEM format with --ca",
-        ),
-        Error::Refused(why) => {
-            let fix = match &*why.code {
-                code::UNAUTHORIZED => NEEDS_TOKEN,
-                code::UNKNOWN_SESSION => "`thread chat --sessions` lists the sessions",
-                "disk_full" => "free some space where the gateway keeps its sessions, then try again",
-                _ => "try again, see what the gateway prints, or begin another session with --new",
-            };
-            let code = if why.code.is_empty() { "failed" } else { &why.code };
-            Failure::new(code.to_owned(), format_args!("the gateway refused: {why}"), fix)
-        }
-    }
+    let begin = "begin another session with --new";
+    let Explained { code, what, fix } = error.explain(&config.address, "thread chat", begin);
+    Failure::new(code, what, fix)
 }
-
-const NEEDS_TOKEN: &str = "set THREAD_TOKEN to the content of the file `token` in the gateway's root";

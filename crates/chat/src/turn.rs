@@ -127,6 +127,8 @@ impl Turn<'_> {
             Received::Lost(why) => {
                 self.screen.note(format_args!("the connection was lost ({why}); connecting again"));
             }
+            // Sessions are entered by a call here.
+            Received::Entered(_) => {}
             Received::Unreadable(error) => {
                 self.screen.unreadable(&error);
                 return self.may_be_the_end(&error).then_some(Outcome::Failed);

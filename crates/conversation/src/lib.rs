@@ -14,6 +14,7 @@
 //! | the agent forgets the conversation so far | [`clear`] | [`Entry::Clear`] |
 //! | the conversation has another agent | [`moved`] | [`Entry::Moved`] |
 //! | the agent's session | [`session`] | [`Entry::Session`] |
+//! | the commands that the agent takes | [`commands`] | [`Entry::Commands`] |
 //! | a copy of a sub-agent's event | [`sub_agent`] | [`Entry::SubAgent`] |
 //! | a client continues a run | [`continued`] | [`Entry::Continued`] |
 //! | the agent's work | the methods of [`Run`] | the other variants of [`Entry`] |
@@ -251,6 +252,12 @@ pub fn moved(source: &str, id: &str, moved: &Moved) -> Result<NewEvent<'static>,
 pub fn session(protocol: &str, session_id: &str, cleared: i64) -> NewEvent<'static> {
     let session = Session { protocol: protocol.to_owned(), session_id: session_id.to_owned(), cleared };
     own_event(Type::Record, Some("session"), text(&session))
+}
+
+/// The commands that the agent takes now: `[{"name","description","hint"}]`.
+pub fn commands(commands: &Value) -> NewEvent<'static> {
+    let content = serde_json::json!({ "commands": commands });
+    own_event(Type::Record, Some("commands"), content.to_string())
 }
 
 /// A copy of a sub-agent's event, for its parent's thread.

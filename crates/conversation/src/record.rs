@@ -160,6 +160,8 @@ pub enum Entry {
     /// The conversation has another agent from here on.
     Moved(Moved),
     Title(String),
+    /// The commands that the agent takes as messages which begin with a `/`, an array. They replace those from before.
+    Commands(Value),
     /// The conversation is a copy of another.
     Forked(Fork),
     SubAgent(SubAgent),
@@ -331,6 +333,7 @@ fn entry(event: &Event, metadata: Metadata) -> Option<Entry> {
         "cancelled" => Entry::Cancelled { why: text(), reply_to, began, partial },
         "permission" => Entry::Permission(content(event)?),
         "session" => Entry::Session(content(event)?),
+        "commands" => Entry::Commands(value(event, "commands").filter(Value::is_array)?),
         "sub_agent" => Entry::SubAgent(SubAgent {
             parent_call_id: metadata.parent_call_id?,
             attempt: metadata.attempt,

@@ -156,9 +156,12 @@ fn everything_a_run_writes_reads_back() {
         (title("x", "Fish").unwrap(), Entry::Title("Fish".into()), false),
         (forked("x", &fork).unwrap(), Entry::Forked(fork.clone()), false),
         (sub_agent(&told), Entry::SubAgent(told), false),
+        (commands(&json!([{ "name": "compact" }])), Entry::Commands(json!([{ "name": "compact" }])), false),
     ] {
         assert_eq!(read(&event), (in_run.then(|| "r".to_owned()), entry), "{event:?}");
-        let by_agent = event.source == SELF && event.subtype.as_deref() != Some("session");
+        let of_no_run = ["session", "commands"];
+        let by_agent =
+            event.source == SELF && !of_no_run.iter().any(|no| event.subtype.as_deref() == Some(no));
         assert_eq!(record(&event).attempt, if by_agent { 2 } else { 0 }, "{event:?}");
     }
 }

@@ -15,7 +15,8 @@ use std::time::Duration;
 use thread_testkit::{clients, long, missing, program};
 
 /// The npm packages that the scenarios use, and the variable that names the folder of each.
-const NPM: [(&str, &str); 9] = [
+const NPM: [(&str, &str); 10] = [
+    ("acp", "GATEWAY_ACP"),
     ("agui-0", "GATEWAY_AGUI_0"),
     ("agui-1", "GATEWAY_AGUI_1"),
     ("axe", "GATEWAY_AXE"),
@@ -57,6 +58,7 @@ fn scenario(module: &str, name: &str) {
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("THREAD_SERVE", env!("CARGO_BIN_EXE_thread-serve"))
         .env("THREAD_PROGRAM", program("thread"))
+        .env("THREAD_ACP", program("thread-acp"))
         .env("THREAD_CHAT", program("thread-chat"))
         .env("DOCS", here.join("../../docs"));
     for (variable, folder) in npm() {
@@ -195,6 +197,16 @@ scenarios! {
         a_deletion_is_finished_although_its_gateway_was_killed
         the_stream_of_a_run_that_ended_is_deleted_and_nothing_else
         a_session_without_new_events_is_not_swept_again
+    }
+    editors {
+        an_editor_talks_sees_tools_and_finds_its_sessions
+        permission_is_given_refused_cancelled_and_given_elsewhere
+        whatever_is_cut_off_the_transcript_is_the_same
+        an_editor_that_comes_back_finds_what_happened_and_is_asked_at_its_next_prompt
+        agents_are_modes_and_a_directory_counts_where_it_may
+        a_failed_run_is_an_error_and_what_cannot_be_reached_is_said
+        an_editor_that_sends_nonsense_is_told_and_served
+        the_npm_package_talks_is_asked_and_loads
     }
     agents {
         sessions_choose_among_the_agents_of_a_file

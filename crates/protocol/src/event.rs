@@ -132,6 +132,8 @@ events! {
     Clients(Clients) = "clients",
     /// The agent's plan; the newest replaces the others.
     Plan(Plan) = "plan",
+    /// The commands that the agent takes; the newest replace the others.
+    Commands(Commands) = "commands",
     /// Stands for an event that is too large to be shown.
     Large(Large) = "large",
 }
@@ -304,6 +306,18 @@ payloads! {
         pub content: String,
         pub priority: PlanPriority,
         pub status: PlanStatus,
+    }
+
+    pub struct Commands {
+        pub commands: Vec<Command>,
+    }
+
+    /// What the agent does for a message that begins with `/` and the name.
+    pub struct Command {
+        pub name: String,
+        pub description: String,
+        /// What may follow the name.
+        pub hint: Option<String>,
     }
 
     pub struct Large {

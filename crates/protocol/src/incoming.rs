@@ -201,6 +201,7 @@ mod tests {
             ("permission", json!({ "requestId": "r", "choice": "y" })),
             ("clients", json!({ "clients": 2 })),
             ("plan", json!({ "entries": [entry] })),
+            ("commands", json!({ "commands": [{ "name": "compact", "description": "d", "hint": "h" }] })),
             (
                 "large",
                 json!({ "source": "self", "type": "record", "subtype": null, "bytes": 3, "url": "/u" }),

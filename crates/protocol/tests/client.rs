@@ -49,6 +49,7 @@ impl Gateway {
         let switch = SwitchParams { session_id: SESSION.to_owned(), after: None };
         let (entered, ()) = tokio::join!(client.call::<SessionsSwitch>(&switch), peer.enters(None, 3));
         assert_eq!(entered.unwrap().last_seq, 3);
+        assert_eq!(client.agents().iter().map(|agent| &*agent.name).collect::<Vec<_>>(), ["a", "b"]);
         (client, peer)
     }
 }
@@ -61,8 +62,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         let mut peer = Peer(accept_async(socket).await.unwrap());
         let connect = peer.request("connect").await;
         assert_eq!((&connect.params["version"], &connect.params["token"]), (&json!("1"), &json!("secret")));
-        peer.answer(&connect, json!({ "gatewayVersion": "1", "supportedMethods": [], "clientId": "one" }))
-            .await;
+        let agents = json!([{ "name": "a" }, { "name": "b", "allow": ["cwd"] }]);
+        let connected =
+            json!({ "gatewayVersion": "1", "supportedMethods": [], "clientId": "one", "agents": agents });
+        peer.answer(&connect, connected).await;
         peer
     }
 
@@ -200,6 +203,56 @@ async fn a_client_that_enters_again_sees_the_open_run_again() {
     for seq in ["4", "3", "4"] {
         assert_eq!(title(&mut client).await, seq);
     }
+}
+
+#[tokio::test]
+async fn a_session_is_entered_event_by_event_also_over_a_lost_connection() {
+    let gateway = Gateway::start().await;
+    let (client, mut peer) = tokio::join!(Client::connect(gateway.settings()), gateway.client());
+    let mut client = client.unwrap();
+    client.enter(SESSION, 0).await;
+    let switch = peer.request("sessions.switch").await;
+    assert_eq!((&switch.params["sessionId"], &switch.params["after"]), (&json!(SESSION), &json!(0)));
+    // Each is handed out before the response.
+    peer.title(2).await;
+    assert_eq!(title(&mut client).await, "2");
+    peer.title(5).await;
+    assert_eq!(title(&mut client).await, "5");
+    drop(peer);
+    is_lost(&mut client).await;
+    let scene = async {
+        let mut peer = gateway.client().await;
+        let switch = peer.request("sessions.switch").await;
+        assert_eq!(switch.params["after"], 5);
+        peer.title(6).await;
+        (peer, switch)
+    };
+    let (seen, (mut peer, switch)) = tokio::join!(title(&mut client), scene);
+    assert_eq!(seen, "6");
+    // A call waits until it is entered.
+    let scene = async {
+        peer.title(7).await;
+        peer.entered(&switch, 7).await;
+        let list = peer.request("sessions.list").await;
+        peer.title(8).await;
+        peer.answer(&list, json!({ "sessions": [], "total": 4 })).await;
+    };
+    let params = ListParams::default();
+    let (listed, ()) = tokio::join!(client.call::<SessionsList>(&params), scene);
+    assert_eq!(listed.unwrap().total, 4);
+    assert_eq!(title(&mut client).await, "7");
+    let entered = client.receive().await.unwrap();
+    assert!(matches!(&entered, Received::Entered(switched) if switched.last_seq == 7), "{entered:?}");
+    assert_eq!(title(&mut client).await, "8");
+    // It is gone.
+    let scene = async {
+        let switch = peer.request("sessions.switch").await;
+        peer.send(response::error(&switch.id, "unknown session", "unknown_session")).await;
+    };
+    client.enter(SESSION, 0).await;
+    let (refused, ()) = tokio::join!(client.receive(), scene);
+    assert!(matches!(refused, Err(Error::Refused(_))), "{refused:?}");
+    assert_eq!(client.session(), None);
 }
 
 #[tokio::test]

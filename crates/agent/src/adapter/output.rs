@@ -140,6 +140,9 @@ impl Adapter {
             }
             return;
         }
+        if let Output::Commands(commands) = output {
+            return self.takes_commands(commands);
+        }
         let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.done.is_none()) else {
             // It belongs to the next run, which begins as soon as this one is over.
             if self.ahead.is_some() {
@@ -189,7 +192,7 @@ impl Adapter {
             return;
         }
         match output {
-            Output::Session(_) | Output::Used(_) => {}
+            Output::Session(_) | Output::Commands(_) | Output::Used(_) => {}
             Output::Token(text) | Output::Thinking(text) if text.is_empty() => {}
             Output::Token(text) => {
                 if attempt.text.len() + text.len() > LONGEST_ANSWER {
@@ -374,6 +377,7 @@ fn size_of(output: &Output) -> u64 {
         Output::TooLong(_)
         | Output::Status(_)
         | Output::Session(_)
+        | Output::Commands(_)
         | Output::Used(_)
         | Output::RetryAfter(_)
         | Output::Tools

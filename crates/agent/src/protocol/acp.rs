@@ -32,6 +32,9 @@ use thread_conversation::{Choice, ClientInput, Cost, Permission, Spent, ToolCall
 /// How many bytes an agent may print that are not messages, such as notices of `npx`.
 const NOISE: usize = 64 * 1024;
 
+/// The longest list of commands that is handed on, in bytes.
+const LONGEST_COMMANDS: usize = 64 * 1024;
+
 /// The names that agents give the id of their own session, where it is another.
 const SESSION_ID: [&str; 2] = ["sessionId", "session_id"];
 
@@ -59,6 +62,8 @@ pub struct Acp {
     can_queue: bool,
     /// What prompts may contain besides text and links.
     takes: PromptCapabilities,
+    /// The message that the agent is saying in this turn, if it gives its messages ids.
+    message: Option<String>,
     /// This prompt's calls, and earlier ones that are still in progress, by their ids.
     calls: BTreeMap<String, Call>,
     /// How many tasks it was given to do in the background, and has not spoken of yet.
@@ -95,6 +100,9 @@ impl Acp {
         if update["sessionUpdate"] == "usage_update" {
             self.costs(&update["cost"]);
             return Vec::new();
+        }
+        if update["sessionUpdate"] == "available_commands_update" {
+            return commands(&update["availableCommands"]).into_iter().collect();
         }
         // While a session is loaded, the agent repeats its history.
         if method != CLIENT_METHOD_NAMES.session_update || self.session.is_none() {
@@ -143,10 +151,17 @@ impl Acp {
 
     fn handle_update(&mut self, update: SessionUpdate) -> Vec<Output> {
         match update {
-            SessionUpdate::AgentMessageChunk(chunk) => vec![match part_of(&chunk.content) {
-                Some(part) => Output::Part(part),
-                None => Output::Token(text_of(&chunk.content)),
-            }],
+            SessionUpdate::AgentMessageChunk(chunk) => {
+                let said = match part_of(&chunk.content) {
+                    Some(part) => Output::Part(part),
+                    None => Output::Token(text_of(&chunk.content)),
+                };
+                // The messages of a turn are one answer.
+                let id = chunk.message_id.map(|id| id.to_string());
+                let is_next = self.message.is_some() && id.is_some() && self.message != id;
+                self.message = id.or_else(|| self.message.take());
+                is_next.then(|| Output::Token("\n\n".to_owned())).into_iter().chain([said]).collect()
+            }
             SessionUpdate::AgentThoughtChunk(chunk) => vec![Output::Thinking(text_of(&chunk.content))],
             SessionUpdate::Plan(plan) => {
                 vec![Output::Plan(serde_json::to_value(plan.entries).unwrap_or_default())]
@@ -208,6 +223,7 @@ impl Acp {
 
     /// The turn is over; calls that it began may continue.
     fn turn_done(&mut self) {
+        self.message = None;
         self.calls.values_mut().for_each(|call| call.past = true);
     }
 
@@ -291,6 +307,20 @@ impl Acp {
         };
         self.message(&message, out).unwrap_or_else(|done| vec![Output::Done(done)])
     }
+}
+
+/// The commands that an agent takes; `None` if they are no list, or too long a one.
+fn commands(given: &Value) -> Option<Output> {
+    let one = |command: &Value| {
+        let mut told =
+            json!({ "name": command["name"].as_str()?, "description": command["description"].as_str()? });
+        if let Some(hint) = command["input"]["hint"].as_str() {
+            told["hint"] = hint.into();
+        }
+        Some(told)
+    };
+    let all: Value = given.as_array()?.iter().filter_map(one).collect();
+    (all.to_string().len() <= LONGEST_COMMANDS).then_some(Output::Commands(all))
 }
 
 impl Protocol for Acp {

@@ -233,6 +233,60 @@ fn plans_images_and_the_reason_of_the_end_are_kept() {
     assert_eq!((answer.content.as_str(), answer.stage.as_deref()), ("and th", Some("max_tokens")));
 }
 
+#[test]
+fn the_messages_of_a_turn_are_paragraphs_of_one_answer() {
+    let text = |message: Option<&str>, text: &str| {
+        let mut chunk = chunk(json!({ "type": "text", "text": text }));
+        if let Some(message) = message {
+            chunk["update"]["messageId"] = message.into();
+        }
+        chunk
+    };
+    let (one, two) = (Some("m1"), Some("m2"));
+    let steps = json!([
+        text(one, "I "), text(one, "look."), text(None, " Yes."), text(one, " So."), text(two, "It "),
+        text(two, "works."), { "stop": "end_turn" },
+    ]);
+    let next = json!([text(Some("m3"), "Bye."), { "stop": "end_turn" }]);
+    let Some(talk) = plays(&[], &[steps, next]) else { return };
+    let (first, second) = (talk.say("x"), talk.say("y"));
+    assert_eq!(talk.answer(first), "I look. Yes. So.\n\nIt works.");
+    assert_eq!(talk.answer(second), "Bye.");
+}
+
+#[test]
+fn the_agents_commands_are_kept_whenever_they_change() {
+    let said = |names: &[&str]| {
+        let command = |name: &&str| json!({ "name": name, "description": "d", "input": { "hint": "h" } });
+        let commands: Vec<_> = names.iter().map(command).chain([json!({ "name": 7 })]).collect();
+        json!({ "update": { "sessionUpdate": "available_commands_update", "availableCommands": commands } })
+    };
+    let answer = chunk(json!({ "type": "text", "text": "x" }));
+    let steps = |names: &[&str]| json!([said(names), said(names), answer, { "stop": "end_turn" }]);
+    let kept = |talk: &Talk| {
+        let commands = |(.., entry): (i64, Option<String>, Entry)| match entry {
+            Entry::Commands(commands) => Some(commands),
+            _ => None,
+        };
+        talk.entries().into_iter().filter_map(commands).collect::<Vec<_>>()
+    };
+    let command = |name: &str| json!({ "name": name, "description": "d", "hint": "h" });
+    let Some(talk) = plays(&[], &[steps(&["a"]), steps(&["a", "b"])]) else { return };
+    for text in ["x", "y"] {
+        let id = talk.say(text);
+        talk.answer(id);
+    }
+    assert_eq!(kept(&talk), [json!([command("a")]), json!([command("a"), command("b")])]);
+    // Each process says them; they are kept once.
+    let Some(talk) = plays(&["--idle", "0s"], &[steps(&["a"])]) else { return };
+    for text in ["x", "y"] {
+        let id = talk.say(text);
+        talk.answer(id);
+        talk.until_idle();
+    }
+    assert_eq!(kept(&talk), [json!([command("a")])]);
+}
+
 fn asks(call: serde_json::Value) -> serde_json::Value {
     let options = json!([
         { "optionId": "yes", "name": "Yes", "kind": "allow_once" },

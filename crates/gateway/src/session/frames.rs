@@ -229,6 +229,11 @@ fn shown(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option
             let entries = entries.filter_map(|entry| serde_json::from_value(entry.clone()).ok()).collect();
             Event::from(frame::Plan { entries })
         }
+        Entry::Commands(commands) => {
+            let commands = commands.as_array().into_iter().flatten();
+            let known = |command: &Value| serde_json::from_value(command.clone()).ok();
+            Event::from(frame::Commands { commands: commands.filter_map(known).collect() })
+        }
         // Internal to the agent, or unknown.
         _ => return None,
     })

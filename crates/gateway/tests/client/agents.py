@@ -27,7 +27,7 @@ def write(folder, *tables):
 
 
 def acp(name, **more):
-    return {"name": name, "command": f"{PYTHON} {HERE}/acp.py", "protocol": "acp", **more}
+    return {"name": name, "command": f"{PYTHON} {HERE}/acp_agent.py", "protocol": "acp", **more}
 
 
 def moves(gateway, session):

@@ -12,7 +12,7 @@ import time
 from agui import get
 from harness import PATIENCE, THREAD, Gateway, run
 
-FIXTURE = pathlib.Path(__file__).with_name("acp.py")
+FIXTURE = pathlib.Path(__file__).with_name("acp_agent.py")
 AGENT = ["--agent", shlex.join([sys.executable, str(FIXTURE)]), "--protocol", "acp"]
 
 

@@ -6,24 +6,25 @@
 
 mod address;
 mod connection;
+mod explain;
+mod inbox;
+mod local;
 
-use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use serde::Deserialize;
-use serde_json::value::RawValue;
 use thiserror::Error as ThisError;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tokio_tungstenite::Connector;
 
 pub use self::address::Address;
-use self::connection::{Connection, RESPONSE_TIMEOUT, silent, trusting};
-use crate::event::{ErrorCode, Event, Frame};
-use crate::incoming::{Incoming, Refusal, Unreadable};
-use crate::method::{
-    Agent, Connect, ConnectParams, Method, SessionsFork, SessionsNew, SessionsSwitch, SwitchParams,
-};
+use self::connection::{Connection, trusting};
+pub use self::explain::{Explained, UNREADABLE};
+use self::inbox::Inbox;
+pub use self::local::{Found, NotFound, find};
+use crate::event::Frame;
+use crate::incoming::{Refusal, Unreadable};
+use crate::method::{AgentSummary, Connect, ConnectParams, Connected, Method, Switched};
 use crate::{MAX_FRAME, VERSION, request};
 
 /// The delay before dialling again doubles, from the first to the longest.
@@ -59,6 +60,8 @@ pub enum Received {
     Unreadable(Unreadable),
     /// The connection was lost, for this reason. The next call dials again.
     Lost(String),
+    /// What [`Client::enter`] asked for is done: every event that was stored before has been handed out.
+    Entered(Box<Switched>),
 }
 
 #[derive(Debug, ThisError)]
@@ -102,11 +105,13 @@ pub struct Client {
     settings: Settings,
     tls: Connector,
     connection: Option<Connection>,
-    /// When the connection was made, or lost.
+    /// When the connection was made and its session entered, or lost.
     since: Instant,
     /// How long to wait before dialling again.
     wait: Duration,
     inbox: Inbox,
+    /// The agents that the gateway last said it has.
+    agents: Vec<AgentSummary>,
     /// How many requests were made: the last one's id.
     requests: u64,
 }
@@ -126,6 +131,7 @@ impl Client {
             since: Instant::now(),
             wait: FIRST_WAIT,
             inbox: Inbox::default(),
+            agents: Vec::new(),
             requests: 0,
         };
         client.dial().await?;
@@ -135,6 +141,27 @@ impl Client {
     /// The session that the client is in.
     pub fn session(&self) -> Option<&str> {
         self.inbox.session.as_deref()
+    }
+
+    /// The agents that a session can have, the default first.
+    pub fn agents(&self) -> &[AgentSummary] {
+        &self.agents
+    }
+
+    /// Enters a session. [`Client::receive`] hands out its stored events with a larger `seq` than `after` one by one,
+    /// then [`Received::Entered`], then what is new. Unlike a call of [`SessionsSwitch`], nothing has to be kept
+    /// meanwhile. If the session is refused, `receive` says so.
+    pub async fn enter(&mut self, session: &str, after: i64) {
+        (self.inbox.session, self.inbox.seq) = (Some(session.to_owned()), Some(after));
+        self.inbox.announces = true;
+        // Without a connection, dialling enters it.
+        if let Some(connection) = &mut self.connection {
+            let sent = connection.send(&self.inbox.request()).await;
+            self.inbox.is_entering = true;
+            if let Err(e) = sent {
+                self.lost(e.to_string());
+            }
+        }
     }
 
     /// Sends a request and waits for its response. Frames received in the meantime are kept for
@@ -154,6 +181,9 @@ impl Client {
         let mut sent = 0;
         let payload = loop {
             self.reconnect().await?;
+            while self.inbox.is_entering && self.connection.is_some() {
+                self.read().await?;
+            }
             let Some(connection) = &mut self.connection else { continue };
             sent += 1;
             match self.inbox.exchange(connection, &id, &text).await {
@@ -182,19 +212,39 @@ impl Client {
             if let Some(received) = self.inbox.received.pop_front() {
                 return Ok(received);
             }
-            let Some(connection) = &mut self.connection else {
-                // Which may bring something.
-                self.reconnect().await?;
-                continue;
-            };
-            match connection.receive().await {
-                Ok(text) => drop(self.inbox.take(text)),
-                Err(Error::Lost(why)) => self.lost(why),
-                Err(e) => {
-                    self.connection = None;
-                    return Err(e);
+            self.reconnect().await?;
+            self.read().await?;
+        }
+    }
+
+    /// Reads a frame into the inbox. Cancel-safe.
+    async fn read(&mut self) -> Result<(), Error> {
+        let Some(connection) = &mut self.connection else { return Ok(()) };
+        let was_entering = self.inbox.is_entering;
+        let read = connection.receive().await.map(|text| drop(self.inbox.take(text)));
+        match read {
+            Ok(()) => {
+                if was_entering && !self.inbox.is_entering {
+                    self.since = Instant::now();
                 }
             }
+            // A gateway that ends whenever the session is entered is not tried for ever.
+            Err(Error::Lost(why)) if was_entering && self.since.elapsed() >= self.settings.patience => {
+                (self.connection, self.inbox.is_entering) = (None, false);
+                return Err(Error::Lost(why));
+            }
+            Err(Error::Lost(why)) => self.lost(why),
+            Err(e) => {
+                self.connection = None;
+                return Err(e);
+            }
+        }
+        match self.inbox.not_entered.take() {
+            Some(e) => {
+                self.connection = None;
+                Err(e)
+            }
+            None => Ok(()),
         }
     }
 
@@ -202,7 +252,9 @@ impl Client {
         self.connection = None;
         let was_stable = self.since.elapsed() >= LONGEST_WAIT;
         self.wait = if was_stable { FIRST_WAIT } else { longer(self.wait) };
-        self.since = Instant::now();
+        if !std::mem::take(&mut self.inbox.is_entering) {
+            self.since = Instant::now();
+        }
         self.inbox.received.push_back(Received::Lost(why));
     }
 
@@ -229,104 +281,26 @@ impl Client {
             token: self.settings.token.clone(),
             client_id: Some(self.settings.client_id.clone()),
         };
-        self.inbox
+        let connected = self
+            .inbox
             .exchange(&mut connection, "connect", &request::text::<Connect>("connect", &connect))
             .await?;
+        if let Ok(connected) = serde_json::from_str::<Connected>(connected.get()) {
+            self.agents = connected.agents;
+        }
         connection.is_admitted = true;
-        if let Some(session_id) = self.inbox.session.clone() {
-            let after = self.inbox.seq.and_then(|seq| seq.try_into().ok());
-            let switch = request::text::<SessionsSwitch>("enter", &SwitchParams { session_id, after });
-            let entered = self.inbox.exchange(&mut connection, "enter", &switch).await;
-            if let Err(Error::Refused(_)) = entered {
-                // It is gone. The next call need not fail for it.
-                (self.inbox.session, self.inbox.seq) = (None, None);
-            }
-            self.inbox.answered::<SessionsSwitch>(&entered?);
+        if self.inbox.session.is_some() {
+            // What was missed is not waited for here, since there may be much of it.
+            connection.send(&self.inbox.request()).await?;
+            self.inbox.is_entering = true;
+        } else {
+            self.since = Instant::now();
         }
         self.connection = Some(connection);
-        self.since = Instant::now();
         Ok(())
     }
 }
 
 fn longer(wait: Duration) -> Duration {
     (wait * 2).min(LONGEST_WAIT)
-}
-
-/// Frames received and not returned yet, and the position reached in the session.
-#[derive(Default)]
-struct Inbox {
-    session: Option<String>,
-    /// The `seq` of the last event; `None` if it is not known.
-    seq: Option<i64>,
-    received: VecDeque<Received>,
-}
-
-impl Inbox {
-    /// Sends a request and waits for its response.
-    async fn exchange(
-        &mut self,
-        connection: &mut Connection,
-        request: &str,
-        text: &str,
-    ) -> Result<Box<RawValue>, Error> {
-        connection.send(text).await?;
-        loop {
-            // Many events may come first over a slow connection, so the limit is for each frame.
-            let received = timeout(RESPONSE_TIMEOUT, connection.receive()).await;
-            let Some((id, outcome)) = self.take(received.map_err(|_| silent())??) else { continue };
-            if id == request {
-                return outcome;
-            }
-        }
-    }
-
-    /// Takes in a frame. Returns it if it is a response.
-    fn take(&mut self, text: String) -> Option<(String, Result<Box<RawValue>, Error>)> {
-        let (seq, received) = match Incoming::parse(&text) {
-            Ok(Incoming::Response { id, outcome }) => return Some((id, outcome.map_err(Error::Refused))),
-            Err(unreadable @ Unreadable { id: Some(_), event: None, .. }) => {
-                let id = unreadable.id.clone().unwrap_or_default();
-                return Some((id, Err(unreadable.into())));
-            }
-            Ok(Incoming::Event(frame)) => {
-                if frame.session_id.is_some() && frame.session_id != self.session {
-                    (self.session, self.seq) = (frame.session_id.clone(), None);
-                }
-                if matches!(&frame.event, Event::Error(error) if error.error_code == ErrorCode::SessionDeleted)
-                {
-                    (self.session, self.seq) = (None, None);
-                }
-                (frame.seq, Received::Event(frame, text))
-            }
-            Ok(Incoming::Unknown { seq }) => (seq, Received::Unknown(text)),
-            Err(unreadable) => (unreadable.seq, Received::Unreadable(unreadable)),
-        };
-        // It may come twice: once live, and once when the session is entered again.
-        if seq.is_none() || seq > self.seq {
-            self.seq = seq.or(self.seq);
-            self.received.push_back(received);
-        }
-        None
-    }
-
-    /// Notes what a response says about the session that the client is in.
-    fn answered<M: Method>(&mut self, payload: &RawValue) {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Entered {
-            session_id: Option<String>,
-            last_seq: Option<i64>,
-        }
-        let enters = [Agent::NAME, SessionsNew::NAME, SessionsFork::NAME, SessionsSwitch::NAME];
-        if !enters.contains(&M::NAME) {
-            return;
-        }
-        if let Ok(Entered { session_id: Some(session), last_seq }) = serde_json::from_str(payload.get())
-            && (last_seq.is_some() || self.session.as_ref() != Some(&session))
-        {
-            let is_new = M::NAME == SessionsNew::NAME;
-            (self.session, self.seq) = (Some(session), last_seq.or(is_new.then_some(0)));
-        }
-    }
 }

@@ -127,6 +127,9 @@ fn each_kind_of_event_has_its_frame() {
         "sub_agent",
         json!({ "parentCallId": "c", "subAgent": "s", "event": "status", "payload": "thinking" }),
     );
+    let command = json!({ "name": "compact", "description": "Makes it shorter", "hint": "how" });
+    let commands = thread_conversation::commands(&json!([command, "no command", { "name": "x" }]));
+    no_run(commands, "commands", json!({ "commands": [command] }));
     let unasked = NewEvent::message(thread_conversation::SELF, "by the way").unwrap();
     no_run(unasked, "message", said("by the way", "event_7"));
 }

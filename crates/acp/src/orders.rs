@@ -1,0 +1,57 @@
+//! What a session is told to do.
+
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+/// How many orders may wait for a session. It takes none while it waits for the gateway.
+pub const WAITING: usize = 64;
+
+/// Where orders for a session are sent. The session is closed when nobody can send any.
+pub type Orders = mpsc::Sender<Order>;
+
+/// `id` is that of the editor's request, which the session answers.
+#[derive(Debug)]
+pub enum Order {
+    Prompt {
+        id: Value,
+        text: String,
+    },
+    /// To end what is under way.
+    Cancel,
+    /// To end one prompt.
+    CancelRequest {
+        id: Value,
+    },
+    /// To move the session to another agent.
+    Move {
+        id: Value,
+        agent: String,
+        how: Choosing,
+    },
+    /// The answer to a request for permission, if one was chosen.
+    Answer {
+        request_id: String,
+        choice: Option<String>,
+    },
+    /// To end what is under way, and then itself.
+    Close {
+        id: Value,
+    },
+}
+
+/// By which method an agent was chosen, as each has its own response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Choosing {
+    Mode,
+    ConfigOption,
+}
+
+impl Order {
+    /// The request that waits for an answer.
+    pub fn request(&self) -> Option<&Value> {
+        match self {
+            Order::Prompt { id, .. } | Order::Move { id, .. } | Order::Close { id } => Some(id),
+            Order::Cancel | Order::CancelRequest { .. } | Order::Answer { .. } => None,
+        }
+    }
+}
