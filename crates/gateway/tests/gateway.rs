@@ -382,7 +382,6 @@ scenarios! {
     }
     page {
         an_answer_streams_with_its_thinking_and_its_tools
-        an_answer_that_grows_is_at_each_moment_what_it_would_be_at_once
         steps_with_code_between_them_stay_steps
         what_was_done_is_there_after_a_reload
         two_browsers_in_one_session_see_the_same
@@ -434,6 +433,9 @@ scenarios! {
         forgeries_and_replays_are_refused
         webhooks_that_are_repeated_until_they_are_taken_are_stored_once_each
         what_is_wrong_with_a_hook_is_said_at_the_start
+    }
+    page_markdown {
+        an_answer_that_grows_is_at_each_moment_what_it_would_be_at_once
     }
     page_look {
         what_is_wrong_is_said_first_and_can_be_mended

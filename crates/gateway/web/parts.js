@@ -101,10 +101,11 @@ export async function copy(text) {
   if (!done) throw new Error("The browser does not allow copying here.");
 }
 
+/** `text`: or a function that returns it. */
 export function Copy({ text, label = "Copy" }) {
   const [done, setDone] = useState(false);
   const action = async () => {
-    await copy(text);
+    await copy(typeof text === "function" ? text() : text);
     setDone(true);
     setTimeout(() => setDone(false), 2000);
   };

@@ -204,179 +204,6 @@ async def an_answer_streams_with_its_thinking_and_its_tools():
             await expect(tab.locator(".unseen[role=status]")).to_contain_text("Answer: The script runs as")
 
 
-# Forms in which an answer may come.
-FORMS = """
-Do this:
-
-1. First:
-```sh
-ls
-```
-2. Second:
-```sh
-cat a
-```
-3. Third
-=====
-1. First
-
-   ```sh
-   ls
-
-   cd
-   ```
-
-2. Second
-   goes on
-3. Third
-
-   - a
-     - b
-
-       more
-   - c
-* other
-+ third
-=====
-| left | middle | right |
-|:--|:-:|--:|
-| 1 | 2 | 3 |
-
-para
-a | b
---|--
-1 | 2
-=====
-- [ ] one
-- [x] two **bold**
-- [X] three
-
-1. [ ] four
-- [ ]
-- [x](http://a.example)
-=====
-See [one][1] and [two] and [three][], and [one][1].
-
-[1]: http://one.example/ 'a title
-that goes on'
-[two]: <http://two.example/>
-
-# Heading
-
-> [Three]: http://three.example/
-
-[1]: http://not.example/
-=====
-> a
-> > b
-> c
-lazy
-> - x
-> - y
-
-out
-=====
-<b>bold</b> <script>alert(1)</script>
-
-<div>
-x
-</div>
-=====
-````md
-```
-x
-```
-````
-~~~
-```
-=====
-Title
-===
-para
-#
-1)
-1) x
-***
-- a
----
-    code
-
-
-    more
-
-para
-    lazy
-=====
-[no]: http://no.example/
-'title
-more
-
-then' [no]
-"""[1:-1].split("\n=====\n")
-
-# The shape of an element, or of HTML: its relevant tags and attributes, and its text without spaces.
-SHAPES = """
-const shape = {
-  tags: new Set("a blockquote br code em h1 h2 h3 h4 h5 h6 hr li ol p pre strong table tbody td th thead tr ul".split(" ")),
-  of(node) {
-    if (node.nodeType === Node.TEXT_NODE) return node.data.replace(/\\s/g, "");
-    const is = (name) => node.classList.contains(name);
-    if (is("leads-to")) return "";
-    if (is("box")) return node.getAttribute("aria-label") === "done" ? "[x]" : "[]";
-    const tag = is("heading") ? node.classList[1] : node.localName;
-    const inside = [...node.childNodes].map(shape.of).join("");
-    if (!shape.tags.has(tag)) return inside;
-    const about = [tag === "ol" && node.start !== 1 && `start=${node.start}`, ["center", "right"].find(is), node.getAttribute("href")];
-    return `<${[tag, ...about].filter(Boolean).join(" ")}>${inside}${["hr", "br"].includes(tag) ? "" : `</${tag}>`}`;
-  },
-  // A link that leads nowhere is shown as text.
-  ofHtml(html) {
-    const link = (text) => { const url = /href="([^"]*)"/.exec(text)?.[1]; try { return url && new URL(url).href; } catch { return null; } };
-    const links = html.replace(/<a ([^>]*)>(.*?)<\\/a>/gs, (all, about, text) => link(about) ? all : text);
-    return links.replace(/\\s*<(\\/?)(\\w+)([^>]*)>\\s*|[^<]+/g, (text, end, tag, rest) => {
-      if (!tag) return text.replace(/\\s/g, "").replace(/&(lt|gt|quot|amp);/g, (_, name) => ({ lt: "<", gt: ">", quot: '"', amp: "&" })[name]);
-      const about = [/start="\\d+"/.exec(rest)?.[0].replaceAll('"', ""), /text-align:(center|right)/.exec(rest)?.[1], link(rest)];
-      return `<${[end + tag, ...about].filter(Boolean).join(" ")}>`;
-    });
-  },
-};
-"""
-
-GROWS = """async (forms) => {
-  """ + SHAPES + """
-  const { h, render } = await import("./page/vendor/preact.js");
-  const { default: MarkdownIt } = await import("./page/vendor/markdown-it.js");
-  const { Blocks } = await import("./page/blocks.js");
-  const { Markdown } = await import("./page/markdown.js");
-  const whole = new MarkdownIt({ html: false, linkify: true }), box = document.createElement("div");
-  whole.linkify.set({ fuzzyLink: false, fuzzyEmail: false, fuzzyIP: false });
-  let cuts = 0;
-  for (const form of forms) for (const size of [1, 5]) {
-    const source = new Blocks();
-    render(null, box);
-    for (let at = 0; at < form.length; at += size) {
-      source.add(form.slice(at, at + size));
-      render(h(Markdown, { source, version: at }), box);
-      // Several blocks at once may take several pictures.
-      while (box.querySelectorAll(".block").length < source.blocks.length) await new Promise(requestAnimationFrame);
-      const text = form.slice(0, at + size), shown = shape.of(box).replaceAll("[X]", "[x]");
-      const should = shape.ofHtml(whole.render(text)).replaceAll("[X]", "[x]");
-      if (shown !== should) return { text, shown, should };
-      cuts++;
-    }
-  }
-  return cuts;
-}"""
-
-
-async def an_answer_that_grows_is_at_each_moment_what_it_would_be_at_once():
-    with Gateway(*NDJSON) as gateway:
-        async with Browser() as browser:
-            tab = await browser.tab(gateway)
-            cuts = await tab.evaluate(GROWS, FORMS)
-            assert isinstance(cuts, int) and cuts > 900, cuts
-
-
 async def steps_with_code_between_them_stay_steps():
     with Gateway(*NDJSON) as gateway:
         plays(gateway, how=[
@@ -1523,6 +1350,10 @@ HOSTILE = [
     "`<b>`", "```html\n<script>hacked=1</script>\n```", "${hacked=1}", "{{hacked=1}}", "javascript:hacked=1", "'\"><script>hacked=1</script>",
     "</textarea><script>hacked=1</script>", "<a href=x style='position:fixed;inset:0'>x</a>", "\u202egnp.exe", "\x1b]0;title\x07",
     "__proto__", "constructor", "[" * 500, "> " * 500, "*a" * 500, "https://user:pass@evil.example/?q=<script>", "[a]: javascript:hacked=1\n\n[a]",
+    "$\\href{javascript:hacked=1}{x}$", "$$\\htmlData{onload=hacked=1}{\\htmlStyle{position:fixed}{x}}$$", "$\\includegraphics{https://evil.example/f.png}$",
+    "$\\def\\x{\\x\\x}\\x$", "$\\text{<script>hacked=1</script>}$", "```\"><script>hacked=1</script>\nx\n```", "```__proto__\nx\n```",
+    "```../../look/api\nx\n```", "[^<b>]\n\n[^<b>]: <script>hacked=1</script>", "[^__proto__]\n\n[^__proto__]: x",
+    "```xml\n<a href='javascript:hacked=1'><![CDATA[<script>hacked=1</script>]]></a>\n```", "```js\n`${hacked=1}</script><script>`\n```",
 ]
 
 
@@ -1740,10 +1571,19 @@ async def a_session_of_any_length_is_there_at_once():
 async def the_page_is_small_and_there_at_once():
     with Gateway(*NDJSON) as gateway:
         web = pathlib.Path(__file__).parents[2] / "web"
-        files = [path for path in web.rglob("*") if path.suffix in (".js", ".css")]
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            asked = set()
+            tab.page.on("request", lambda request: "/page/" in request.url and asked.add(request.url))
+            await tab.reload()
+            await expect(tab.locator(".sessions")).to_be_visible()
+            paint = await tab.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+            print(f"first paint after {paint:.0f} ms")
+            assert paint < 5000
+        # What is needed later, such as the languages of code, is not loaded at first.
         size = 0
-        for path in files:
-            request = urllib.request.Request(f"{gateway.url}/page/{path.relative_to(web)}", headers={"Accept-Encoding": "gzip"})
+        for url in asked:
+            request = urllib.request.Request(url, headers={"Accept-Encoding": "gzip"})
             with urllib.request.urlopen(request) as answer:
                 assert answer.headers["Content-Encoding"] == "gzip"
                 size += len(answer.read())
@@ -1753,8 +1593,8 @@ async def the_page_is_small_and_there_at_once():
                 raise AssertionError("it is sent again")
             except urllib.error.HTTPError as e:
                 assert e.code == 304
-        print(f"script and style: {size / 1000:.0f} kB compressed in {len(files)} files")
-        assert size <= 150_000
+        print(f"script and style: {size / 1000:.0f} kB compressed in {len(asked)} files")
+        assert len(asked) > 40 and size <= 200_000
         with urllib.request.urlopen(gateway.url) as answer:
             policy = answer.headers["Content-Security-Policy"]
             assert "unsafe" not in policy and "default-src 'none'" in policy and "frame-ancestors 'none'" in policy, policy
@@ -1763,14 +1603,7 @@ async def the_page_is_small_and_there_at_once():
         sums = dict(reversed(line.split()) for line in (web / "vendor" / "SHA256SUMS").read_text().splitlines())
         for name, expected in sums.items():
             assert hashlib.sha256((web / "vendor" / name).read_bytes()).hexdigest() == expected, name
-        assert {path.name for path in (web / "vendor").glob("*.js")} <= set(sums)
-        async with Browser() as browser:
-            tab = await browser.tab(gateway)
-            await tab.reload()
-            await expect(tab.locator(".sessions")).to_be_visible()
-            paint = await tab.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
-            print(f"first paint after {paint:.0f} ms")
-            assert paint < 5000
+        assert {str(path.relative_to(web / "vendor")) for path in (web / "vendor").rglob("*.js")} == set(sums)
 
 
 AXE = os.environ.get("GATEWAY_AXE")
