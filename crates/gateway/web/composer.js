@@ -1,7 +1,7 @@
 // The box for messages. The text is kept in the browser until it is sent.
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
-import { About, Picker } from "./agents.js";
+import { Greeting, Picker, Prompts } from "./agents.js";
 import { Do } from "./parts.js";
 import { upload } from "./attachments.js";
 import { beginning, contentOf, draftOf } from "./text.js";
@@ -65,6 +65,10 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
     }
     area.current?.focus();
   };
+  const suggest = (text) => {
+    change(() => ({ text }));
+    area.current.focus();
+  };
   const press = (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing || !hasKeyboard()) return;
     event.preventDefault();
@@ -93,7 +97,7 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
   return html`<form class="composer" onSubmit=${(event) => { event.preventDefault(); send(); }}>
     ${edited && html`<p class="hint copying">Changes “${beginning(contentOf(edited.message.content).text, 40)}” in a copy of this session that ends before it. Nothing changes here. ${" "}
       <a href=${address.sessionAddress(state.conversation.id)}>Leave it</a></p>`}
-    ${session === "new" && isEmpty && html`<${About} name=${agent} onPrompt=${(text) => { change(() => ({ text })); area.current.focus(); }} />`}
+    ${session === "new" && html`<${Greeting} name=${agent} />`}
     ${files.length + uploading > 0 && html`<ul class="files" aria-label="Attachments">
       ${files.map((file, n) => html`<li>${file.name} <button type="button" class="quiet" aria-label=${`Remove ${file.name}`}
         onClick=${() => change((draft) => ({ files: draft.files.filter((_, other) => other !== n) }))}>✕</button></li>`)}
@@ -118,5 +122,6 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
       ${activeRun?.runId && !edited && html`<${Do} class="stop" title="Stops this answer. What waits is answered next." action=${() => state.cancel(activeRun)}>Stop<//>`}
       <button class="primary" disabled=${isEmpty}>${edited ? "Send in a copy" : "Send"}</button>
     </div>
+    ${session === "new" && isEmpty && html`<${Prompts} name=${agent} onPrompt=${suggest} />`}
   </form>`;
 }

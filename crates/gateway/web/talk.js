@@ -31,32 +31,19 @@ export function Chat({ onHelp }) {
 /** Set if there is no agent to talk to. */
 const { opens } = document.documentElement.dataset;
 
-/** The start page: what it is for, and a box to write in. */
-function Welcome() {
+/** A page to begin on: who answers, and a box to write in. */
+function Begin({ head }) {
   const [dropped, drop] = useDrop();
-  // The agent of new sessions: undefined if there is none, empty if its name is not known.
-  const { agent } = document.documentElement.dataset;
   return html`<section class="conversation welcome" ...${drop}>
-    <header class="narrow"><${Halves} /></header>
-    <div class="scroll"><div class="messages">
-      <p class="product">thread</p>
-      <p>Conversations with ${agent ? html`the agent <strong>${agent}</strong>` : "an agent"}, kept as durable queues on this machine: nothing that is said or done here is lost.</p>
-      <p class="hint">${agent === undefined ? "No agent is set up here: messages wait until one is there." : "Write a message to begin a session."}</p>
-    </div></div>
+    ${head}
     <${Offline} connection=${state.connection} />
-    <${Write} session="new" dropped=${dropped} />
+    <div class="scroll"><${Write} session="new" dropped=${dropped} /></div>
   </section>`;
 }
 
-function New() {
-  const [dropped, drop] = useDrop();
-  return html`<section class="conversation" ...${drop}>
-    <header><${Back} /><h1>New session</h1></header>
-    <div class="scroll"><div class="messages">${!readOnly && html`<p class="hint">The session begins with your first message.</p>`}</div></div>
-    <${Offline} connection=${state.connection} />
-    <${Write} session="new" dropped=${dropped} />
-  </section>`;
-}
+const Welcome = () => html`<${Begin} head=${html`<header class="narrow"><${Halves} /></header>`} />`;
+
+const New = () => html`<${Begin} head=${html`<header><${Back} /><h1>New session</h1></header>`} />`;
 
 function Open({ conversation }) {
   const [dropped, drop] = useDrop();

@@ -525,7 +525,7 @@ async def an_agent_is_chosen_for_a_session_and_changed_later():
 name = "loud"
 command = "tr a-z A-Z"
 about = "Says it again, <loudly>"
-prompts = ["say hello"]
+prompts = ["say hello", "say <b>that</b>", "say more", "say too much"]
 
 [[agent]]
 name = "quiet"
@@ -535,7 +535,10 @@ about = "Whispers"
         with Gateway("--agents", file) as gateway:
             async with Browser() as browser:
                 tab = await browser.tab(gateway)
-                await tab.see("Says it again, <loudly>")
+                await tab.see("Says it again, <loudly>", ".greeting")
+                await expect(tab.locator(".greeting h2")).to_have_text("loud")
+                await expect(tab.locator(".prompts button")).to_have_text(["say hello", "say <b>that</b>", "say more"])
+                await picture(tab, "first-minute")
                 # A suggestion is put into the box, and not sent.
                 await tab.page.get_by_role("button", name="say hello").click()
                 await expect(tab.page.locator("#message")).to_have_value("say hello")
@@ -1014,7 +1017,7 @@ async def the_link_leads_to_a_box_to_type_in():
             await expect(tab.locator("#message")).to_be_focused()
             assert gateway.token not in tab.page.url
             await expect(tab.locator(".product")).to_have_text("thread")
-            await tab.see("the agent page_agent", ".welcome")
+            await expect(tab.locator(".greeting h2")).to_have_text("page_agent")
             await picture(tab, "welcome")
             await tab.keyboard.type("hello")
             await tab.keyboard.press("Enter")
