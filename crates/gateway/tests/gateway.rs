@@ -436,6 +436,11 @@ scenarios! {
     }
     page_markdown {
         an_answer_that_grows_is_at_each_moment_what_it_would_be_at_once
+        code_has_colours_formulas_are_set_and_notes_are_found
+    }
+    page_tools {
+        a_change_is_seen_before_it_is_allowed
+        each_kind_of_tool_has_its_form
     }
     page_look {
         what_is_wrong_is_said_first_and_can_be_mended

@@ -97,6 +97,7 @@ export function useColours(text, name) {
 
 /** The code of a block and of those that continue it, since a very large one is cut. */
 function wholeCode(element) {
+  if (!element.closest(".block")) return element.querySelector("pre").textContent;
   let text = "";
   for (
     let block = element.closest(".block"), isFirst = true;
@@ -109,14 +110,14 @@ function wholeCode(element) {
   return text;
 }
 
-/** A block of code. `info` is what stands after its fence: the name of its language. */
-export function Code({ text, info = "" }) {
+/** A block of code. `info` is what stands after its fence: the name of its language; `name` that of its file. */
+export function Code({ text, info = "", name }) {
   const [wraps, setWraps] = useState(false);
   const box = useRef();
   const label = /^[^\s{,:]*/.exec(info.trim())[0];
   const elements = useColours(text, names.get(label.toLowerCase()) ?? null);
   return html`<div class=${wraps ? "code wraps" : "code"} ref=${box}>
-    <div class="bar"><span class="language">${visible(beginning(label, 30))}</span>
+    <div class="bar"><span class="language">${name ? visible(name) : visible(beginning(label, 30))}</span>
       <button type="button" aria-pressed=${wraps} onClick=${() => setWraps(!wraps)}>Wrap</button>
       <${Copy} text=${() => wholeCode(box.current)} /></div>
     <pre tabIndex="0"><code>${elements}</code></pre>

@@ -1385,12 +1385,22 @@ async def no_text_of_an_event_does_anything():
                              "sub_agent", parent_call_id=text, sub_agent=text, sub_event_id=1, **about)
                 gateway.push(session, {"call_id": text, "name": text, "result": text}, "toolresult", **about)
                 gateway.push(session, {"call_id": "x", "name": text, "error": text}, "toolresult", **about)
+                for n_kind, kind in enumerate(("edit", "execute", "search", "read")):
+                    given = {"command": text, "path": text, "file_path": text, "old_string": text, "new_string": f"{text}!", text: text}
+                    call = {"call_id": f"k{n_kind}", "name": kind, "title": text, "kind": kind, "locations": [{"path": text}], "arguments": given}
+                    diff = {"type": "diff", "path": text, "oldText": text, "newText": f"{text}\nmore"}
+                    told = [diff, {"type": "image", "data": text, "mimeType": "image/png"}, {"type": "terminal", "terminalId": text}]
+                    gateway.push(session, call, "toolcall", **about)
+                    gateway.push(session, {**call, "result": text, "content": told if n_kind % 2 else []}, "toolresult", **about)
+                gateway.push(session, {"call_id": "patch", "name": "apply", "arguments": f"--- {text}\n+++ {text}\n@@ -1 +1 @@\n-{text}\n+{text}\n"},
+                             "toolcall", **about)
                 gateway.push(session, {"entries": [{"content": text, "priority": "high", "status": "pending"}]}, "plan", **about)
                 gateway.push(session, {"error": text, "retryable": True}, "error", reply_to=said, **about)
                 gateway.push(session, {"status": "started", "attempt": 2}, "run", reply_to=said, **about)
                 gateway.push(session, text, "token", message_id="m", **about)
                 gateway.push(session, text, kind="message", **about)
-                gateway.push(session, {"request_id": text, "title": text, "call_id": text, "arguments": text, "details": text,
+                gateway.push(session, {"request_id": text, "title": text, "call_id": text, "arguments": text,
+                             "details": f"{text}\n{json.dumps(diff)}",
                              "choices": [{"id": text, "name": text, "kind": text}]}, "permission", **about)
                 if n % 3 == 0:
                     gateway.ending(session, said, {"error": text, "retryable": False}, "error", **about)
