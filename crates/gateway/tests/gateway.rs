@@ -398,7 +398,7 @@ scenarios! {
         files_are_picked_dropped_and_pasted
         sessions_are_searched_renamed_switched_and_deleted
         what_is_found_is_shown_in_its_place
-        trying_again_and_editing_are_forks
+        trying_again_and_editing_make_variants
         what_is_typed_after_new_or_edit_is_the_message
         a_message_that_is_sent_again_is_stored_once
         a_reload_during_an_answer_loses_nothing
@@ -441,6 +441,11 @@ scenarios! {
     page_tools {
         a_change_is_seen_before_it_is_allowed
         each_kind_of_tool_has_its_form
+    }
+    page_ways {
+        commands_complete_as_one_types
+        who_looks_elsewhere_is_told_what_asks
+        a_conversation_is_exported_linked_and_its_pictures_are_large
     }
     page_look {
         what_is_wrong_is_said_first_and_can_be_mended

@@ -5,9 +5,11 @@ import { Conversation } from "./conversation.js";
 import { Changes } from "./frame.js";
 import { clientId, drafts, forgetSession, lastSession, outbox, randomId, seen } from "./kept.js";
 import { announce } from "./announce.js";
+import { notice } from "./notices.js";
 import { beginning, contentOf, draftOf, sentence } from "./text.js";
 import { api, get } from "./look/api.js";
 import { Stream } from "./look/stream.js";
+import { Variants } from "./variants.js";
 import * as address from "./address.js";
 
 /** How many messages are requested at once, and how many steps between them. */
@@ -33,6 +35,7 @@ class State extends Changes {
       onChange: () => { this.watchAll(); this.changed(); },
     });
     this.watch = null;
+    this.variants = new Variants((method, params) => this.connection.request(method, params), () => this.changed());
   }
 
   start() {
@@ -58,6 +61,7 @@ class State extends Changes {
     if (session && this.conversation?.id !== session) {
       this.conversation = this.newConversation(session);
       this.enter();
+      this.variants.learn(session);
     } else if (!session) {
       this.conversation = null;
     }
@@ -164,6 +168,9 @@ class State extends Changes {
         if (!page.sessions.length) break;
       } while (list.length < Math.min(sessions.wanted, total));
       Object.assign(sessions, { list, total, error: null, loaded: true });
+      this.variants.take(list);
+      notice(list);
+      if (this.conversation) this.variants.learn(this.conversation.id);
       this.sawConversation();
     } catch (error) {
       if (error instanceof Refused) sessions.error = sentence(error);
@@ -358,11 +365,23 @@ class State extends Changes {
     return this.ask("permission.answer", { sessionId: this.conversation.id, requestId: asked.requestId, choice });
   }
 
+  /** Gives the conversation a title, in all its variants. */
   async rename(title) {
     const { conversation } = this;
     await this.ask("sessions.rename", { sessionId: conversation.id, title });
     conversation.title = title;
+    const others = this.variants.of(conversation.id).filter(({ id }) => id !== conversation.id);
+    for (const { id } of others) await this.ask("sessions.rename", { sessionId: id, title });
     this.refreshSoon();
+  }
+
+  /** Saves the open conversation as a file: "md" or "json". */
+  async export(kind) {
+    const { id, agent } = this.conversation, title = this.titleOf(this.conversation);
+    const { asJson, asMarkdown, save } = await import("./export.js");
+    const text = await (kind === "json" ? asJson : asMarkdown)((method, params) => this.ask(method, params), { id, title, agent });
+    const name = title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").slice(0, 60) || "conversation";
+    save(`${name}.${kind}`, kind === "json" ? "application/json" : "text/markdown", text);
   }
 
   async delete() {
@@ -376,26 +395,10 @@ class State extends Changes {
   /** Copies the session up to a message, and sends this content there in place of the message. */
   async sendCopy(exchange, content) {
     const { conversation } = this;
-    const params = { sessionId: conversation.id, before: exchange.message.id };
-    const title = this.titleOfCopy(conversation, exchange, contentOf(content).text);
-    if (title) params.title = title;
-    const { sessionId } = await this.ask("sessions.fork", params);
+    const { sessionId } = await this.ask("sessions.fork", { sessionId: conversation.id, before: exchange.message.id });
     outbox.add(sessionId, this.entry(content));
-    this.refreshSoon();
+    await this.refresh();
     address.go(address.sessionAddress(sessionId));
-  }
-
-  /** A title that no other session in the list has. If nothing is copied, it comes from the new message. */
-  titleOfCopy(conversation, exchange, text) {
-    const isAnew = !conversation.hasOlder && conversation.items.find((item) => item.message) === exchange;
-    const own = this.titleOf(conversation);
-    const name = isAnew ? [...text.replace(/\s+/g, " ").trim()].slice(0, 60).join("").trimEnd() : own;
-    const taken = new Set([own, ...this.sessions.list.map((session) => session.title)]);
-    if (!name || !taken.has(name)) return isAnew ? null : name;
-    const stem = name.replace(/ \(\d+\)$/, "");
-    let n = 2;
-    while (taken.has(`${stem} (${n})`)) n++;
-    return `${stem} (${n})`;
   }
 
   /** The run of the session's agent, as Queues has it, in which a run was worked on; null if it is not kept. */

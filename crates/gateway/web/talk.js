@@ -9,6 +9,7 @@ import { Halves } from "./nav.js";
 import { Offline } from "./offline.js";
 import { Do } from "./parts.js";
 import { Sessions } from "./sessions.js";
+import { Strip } from "./strip.js";
 import { visible } from "./text.js";
 import { readOnly, state } from "./state.js";
 import * as address from "./address.js";
@@ -59,6 +60,7 @@ function Open({ conversation }) {
     <${Header} conversation=${conversation} title=${state.titleOf(conversation)} clients=${conversation.clients} />
     <${Messages} conversation=${conversation} />
     <${Question} asked=${asked} />
+    <${Strip} conversation=${conversation} />
     <${Offline} connection=${state.connection} />
     <${Write} key=${`${conversation.drafts} ${edited?.key}`} session=${edited ? `${conversation.id}/${seq}` : conversation.id} edited=${edited}
       activeRun=${conversation.activeRun} isBusy=${conversation.openRuns().length > 0} dropped=${dropped} />
@@ -103,11 +105,25 @@ function Header({ conversation, title, clients }) {
     <span class="here" title="Clients in this session, this one included">${clients > 1 ? `${clients} here` : ""}</span>
     <${Moves} conversation=${conversation} />
     <a class="look-link" href=${address.look(conversation.id)} title="Its events, its agent's runs and what waits">Queue</a>
+    <button type="button" class="quiet" onClick=${() => setDoing("export")}>Export</button>
     ${!readOnly && html`<button type="button" class="quiet" onClick=${() => setDoing("rename")}>Rename</button>
       <button type="button" class="quiet" onClick=${() => setDoing("delete")}>Delete</button>`}
+    ${doing === "export" && html`<${Export} onClose=${done} />`}
     ${doing === "rename" && html`<${Rename} title=${title} onClose=${done} />`}
     ${doing === "delete" && html`<${Delete} title=${title} onClose=${done} />`}
   </header>`;
+}
+
+function Export({ onClose }) {
+  const save = (kind) => async () => {
+    await state.export(kind);
+    onClose();
+  };
+  return html`<${Dialog} title="Export the conversation" onClose=${onClose}>
+    <p>Markdown has the messages and answers; JSON has also what the agent did between them.</p>
+    <p class="buttons"><${Do} action=${save("md")}>Markdown<//><${Do} action=${save("json")}>JSON<//>
+      <span class="space"></span><button type="button" onClick=${onClose}>Cancel</button></p>
+  <//>`;
 }
 
 function Rename({ title, onClose }) {
@@ -135,8 +151,10 @@ function Rename({ title, onClose }) {
 }
 
 function Delete({ title, onClose }) {
-  return html`<${Dialog} title="Delete the session?" onClose=${onClose}>
-    <p>“${visible(title) || "Untitled"}”: its messages and files are deleted for everybody, and its agent is stopped.</p>
+  const others = state.variants.of(state.conversation.id).length - 1;
+  return html`<${Dialog} title=${others > 0 ? "Delete this variant?" : "Delete the session?"} onClose=${onClose}>
+    <p>“${visible(title) || "Untitled"}”: its messages and files are deleted for everybody, and its agent is stopped.${
+      others > 0 && ` The other ${others === 1 ? "variant stays" : `${others} variants stay`}.`}</p>
     <p class="buttons"><button type="button" onClick=${onClose}>Keep it</button>
       <${Do} class="danger" action=${() => state.delete()}>Delete<//></p>
   <//>`;

@@ -20,7 +20,7 @@ use crate::gateway::Gateway;
 
 /// Nothing may come from another host, and no text may become script, style or markup.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
-                      img-src 'self' data:; media-src 'self' data:; base-uri 'none'; form-action 'none'; \
+                      img-src 'self' data:; media-src 'self' data:; manifest-src 'self'; base-uri 'none'; form-action 'none'; \
                       frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
 struct File {
@@ -67,17 +67,20 @@ files! {
     "blocks.js"
     "changes.js"
     "code.js"
+    "commands.js"
     "composer.js"
     "connection.js"
     "conversation.js"
     "dialog.js"
     "diff.js"
+    "export.js"
     "formula.js"
     "formulas.js"
     "frame.js"
     "kept.js"
     "keys.js"
     "login.js"
+    "manifest.webmanifest"
     "look/look.css"
     "look/actions.js"
     "look/api.js"
@@ -103,6 +106,7 @@ files! {
     "markdown.js"
     "messages.js"
     "nav.js"
+    "notices.js"
     "offline.js"
     "parser.js"
     "parts.js"
@@ -111,11 +115,13 @@ files! {
     "runs.js"
     "sessions.js"
     "state.js"
+    "strip.js"
     "talk.js"
     "text.js"
     "theme.js"
     "time.js"
     "tool.js"
+    "variants.js"
     "vendor/diff/diff/base.js"
     "vendor/diff/diff/line.js"
     "vendor/diff/util/params.js"
