@@ -118,6 +118,7 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
     ${edited && html`<p class="hint copying">Changes “${beginning(contentOf(edited.message.content).text, 40)}” in a variant of this conversation. What was said stays as it is. ${" "}
       <a href=${address.sessionAddress(state.conversation.id)}>Leave it</a></p>`}
     ${session === "new" && html`<${Greeting} name=${agent} />`}
+    <div class="box">
     ${files.length + uploading > 0 && html`<ul class="files" aria-label="Attachments">
       ${files.map((file, n) => html`<li>${file.name} <button type="button" class="quiet" aria-label=${`Remove ${file.name}`}
         onClick=${() => change((draft) => ({ files: draft.files.filter((_, other) => other !== n) }))}>✕</button></li>`)}
@@ -144,6 +145,7 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
       <span class="space"></span>
       ${activeRun?.runId && !edited && html`<${Do} class="stop" title="Stops this answer. What waits is answered next." action=${() => state.cancel(activeRun)}>Stop<//>`}
       <button class="primary" disabled=${isEmpty}>${edited ? "Send as a variant" : "Send"}</button>
+    </div>
     </div>
     ${session === "new" && isEmpty && html`<${Prompts} name=${agent} onPrompt=${suggest} />`}
   </form>`;

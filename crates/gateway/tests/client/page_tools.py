@@ -50,6 +50,13 @@ async def a_change_is_seen_before_it_is_allowed():
             await picture(phone, "diff-phone")
             await phone.get_by_role("button", name="Allow once").tap()
             await tab.answer("The answer was once.").wait_for()
+            await tab.say("thanks")
+            await tab.answer("You said: thanks").wait_for()
+            # It is wider than the text, and nothing of it is cut off, wherever it is.
+            number = tab.locator(".permission .diff td").first
+            await number.scroll_into_view_if_needed()
+            assert await number.evaluate("""e => { const { x, y } = e.getBoundingClientRect(), at = document.elementFromPoint(x + 5, y + 5);
+                return x < e.closest('.exchange').getBoundingClientRect().x && e.contains(at); }""")
             for _ in range(2):
                 await tab.click(".tool summary")
                 await expect(tab.locator(".tool .diff .file")).to_have_text("/srv/<b>config</b>.yaml")
