@@ -97,8 +97,8 @@ function labelsOf(text) {
   return labels;
 }
 
-/** A text that is cut into blocks while it grows: `blocks` are done, each a `text` with a `version`, and `goesOn` if it is
- * the rest of the code before it; `tail` may still change. They are up to date after `settle()`. */
+/** A text that is cut into blocks while it grows: `blocks` are done, each a `text` with a `version`, and `goesOn` if it
+ * is the rest of the code before it; `tail` may still change. They are up to date after `settle()`. */
 export class Blocks {
   constructor(text = "") {
     this.pieces = [];

@@ -34,6 +34,7 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
   const [chosen, setChosen] = useState(0);
   const [left, setLeft] = useState(null);
   const found = edited || session === "new" || left === text ? [] : completions(text);
+  const at = Math.min(chosen, found.length - 1);
   const isEmpty = (!text.trim() && !files.length) || uploading > 0;
 
   const change = (change) => setDraft((draft) => {
@@ -80,8 +81,8 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
   /** The keys of the list of commands. Returns whether it was one of them. */
   const pick = (event) => {
     const steps = { ArrowDown: 1, ArrowUp: -1 };
-    if (event.key in steps) setChosen((Math.min(chosen, found.length - 1) + steps[event.key] + found.length) % found.length);
-    else if (event.key === "Tab" || (event.key === "Enter" && !event.shiftKey)) complete(found[Math.min(chosen, found.length - 1)]);
+    if (event.key in steps) setChosen((at + steps[event.key] + found.length) % found.length);
+    else if (event.key === "Tab" || (event.key === "Enter" && !event.shiftKey)) complete(found[at]);
     else if (event.key === "Escape") setLeft(text);
     else return false;
     event.preventDefault();
@@ -115,7 +116,8 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
   useEffect(() => { if (dropped?.length) add(dropped); }, [dropped]);
 
   return html`<form class="composer" onSubmit=${(event) => { event.preventDefault(); send(); }}>
-    ${edited && html`<p class="hint copying">Changes “${beginning(contentOf(edited.message.content).text, 40)}” in a variant of this conversation. What was said stays as it is. ${" "}
+    ${edited && html`<p class="hint copying">Changes “${beginning(contentOf(edited.message.content).text, 40)}” in a
+      variant of this conversation. What was said stays as it is. ${" "}
       <a href=${address.sessionAddress(state.conversation.id)}>Leave it</a></p>`}
     ${session === "new" && html`<${Greeting} name=${agent} />`}
     <div class="box">
@@ -124,10 +126,11 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
         onClick=${() => change((draft) => ({ files: draft.files.filter((_, other) => other !== n) }))}>✕</button></li>`)}
       ${uploading > 0 && html`<li class="hint">storing …</li>`}
     </ul>`}
-    ${found.length > 0 && html`<${Completions} found=${found} chosen=${Math.min(chosen, found.length - 1)} onChoose=${complete} />`}
-    <textarea id="message" name=${session} dir="auto" ref=${area} rows="1" placeholder="Message" aria-label="Message" value=${text} enterkeyhint="send"
+    ${found.length > 0 && html`<${Completions} found=${found} chosen=${at} onChoose=${complete} />`}
+    <textarea id="message" name=${session} dir="auto" ref=${area} rows="1" placeholder="Message"
+      aria-label="Message" value=${text} enterkeyhint="send"
       aria-autocomplete=${found.length ? "list" : null} aria-controls=${found.length ? "completions" : null}
-      aria-activedescendant=${found.length ? `completion-${Math.min(chosen, found.length - 1)}` : null}
+      aria-activedescendant=${found.length ? `completion-${at}` : null}
       onInput=${(event) => { const { value } = event.target; change(() => ({ text: value })); }} onKeyDown=${press} onPaste=${paste}></textarea>
     ${error && html`<p class="error" role="alert">${error}</p>`}
     <div class="bar">
@@ -143,7 +146,8 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
       </label>`}
       <span class="hint keys-hint">Enter sends, Shift+Enter makes a new line</span>
       <span class="space"></span>
-      ${activeRun?.runId && !edited && html`<${Do} class="stop" title="Stops this answer. What waits is answered next." action=${() => state.cancel(activeRun)}>Stop<//>`}
+      ${activeRun?.runId && !edited && html`<${Do} class="stop"
+        title="Stops this answer. What waits is answered next." action=${() => state.cancel(activeRun)}>Stop<//>`}
       <button class="primary" disabled=${isEmpty}>${edited ? "Send as a variant" : "Send"}</button>
     </div>
     </div>

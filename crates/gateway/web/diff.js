@@ -1,12 +1,12 @@
 // Shows what changes in a file: side by side if there is room, else one below the other. The comparison of lines is
 // jsdiff's, which is loaded when the first change comes.
 
-import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
+import { h, html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
 import { linesOf, linesOfPatch } from "./changes.js";
 import { visible } from "./text.js";
 
-/** How many unchanged lines are shown around a change, how many lines at first, and from how many pixels on there is room
- * for two sides. */
+/** How many unchanged lines are shown around a change, how many lines at first, and from how many pixels on there is
+ * room for two sides. */
 const AROUND = 3,
   MOST = 400,
   ROOM = 960;
@@ -140,7 +140,7 @@ export function Diff({ change }) {
   const count = (sign) => lines.filter((line) => line.sign === sign).length;
   const isTwo = isWide && lines.some(({ sign }) => sign === "-") && lines.some(({ sign }) => sign === "+");
   return html`<div class=${isTwo ? "diff two" : "diff"} ref=${box}>
-    <div class="bar"><span class="file">${visible(change.path ?? "") || (change.patch !== undefined ? "patch" : "")}</span>
+    <div class="bar"><span class="file">${visible(change.path ?? "patch")}</span>
       ${change.before === null && html`<span>the whole file</span>`}
       <span class="plus">+${count("+")}</span><span class="minus">−${count("-")}</span></div>
     <div class="lines" tabIndex="0" role="region" aria-label=${`Change of ${visible(change.path ?? "a file")}`}>
@@ -182,7 +182,7 @@ function side(line, which, other) {
     part = other && line !== other && differing(line, other);
   const text = !part
     ? visible(line.text)
-    : html`${visible(line.text.slice(0, part[0]))}<mark>${visible(line.text.slice(...part))}</mark>${visible(line.text.slice(part[1]))}`;
+    : [visible(line.text.slice(0, part[0])), h("mark", null, visible(line.text.slice(...part))), visible(line.text.slice(part[1]))];
   return html`<td class=${`number ${kind}`}>${line[which]}</td><td class=${`sign ${kind}`}>${SIGNS[line.sign]}</td>
     <td class=${`line ${kind}`}>${text}</td>`;
 }

@@ -61,7 +61,8 @@ export function Markdown({ text, source, onGone }) {
   return html`<div class="markdown">
     ${all.blocks.slice(from, to).map(({ text, version, goesOn }, n) => html`
       <${Block} key=${from + n} of=${all} text=${text} version=${version} goesOn=${goesOn} />`)}
-    ${to === length && all.tail && html`<${Block} key=${length} of=${all} text=${all.tail} version=${0} goesOn=${all.goesOn} />`}
+    ${to === length && all.tail && html`
+      <${Block} key=${length} of=${all} text=${all.tail} version=${0} goesOn=${all.goesOn} />`}
   </div>`;
 }
 
@@ -111,7 +112,17 @@ function task({ done }, children) {
 
 /** A footnote, where it is written. */
 function note(label, children) {
-  return html`<div class="note-text" data-note=${label} tabIndex="-1"><span class="note-label">${label}</span><div>${children}</div></div>`;
+  return html`<div class="note-text" data-note=${label} tabIndex="-1">
+    <span class="note-label">${label}</span><div>${children}</div></div>`;
+}
+
+const noteMark = ({ label }) => html`<sup><button type="button" class="note-mark" aria-label=${`Note ${label}`}
+  onClick=${toNote}>${label}</button></sup>`;
+
+/** A formula; one without its end is still text. */
+function formula({ content, markup, meta }) {
+  if (meta?.isWhole === false) return html`<p>${content}</p>`;
+  return html`<${Formula} text=${content} isBlock=${markup !== "$" && markup !== "\\("} />`;
 }
 
 /** Brings the footnote of a mark into view. */
@@ -123,17 +134,21 @@ function toNote({ currentTarget: mark }) {
 }
 
 /** The text of tokens without their marks. */
-const plainText = (tokens) => tokens.map(({ type, content, children }) => (type === "softbreak" || type === "hardbreak" ? " " : children?.length ? plainText(children) : content)).join("");
+function plainText(tokens) {
+  const text = ({ type, content, children }) => {
+    if (type === "softbreak" || type === "hardbreak") return " ";
+    return children?.length ? plainText(children) : content;
+  };
+  return tokens.map(text).join("");
+}
 
 function single(token) {
   switch (token.type) {
     case "inline": return elements(token.children);
     case "code_block": return html`<${Code} text=${token.content} />`;
     case "fence": return html`<${Code} text=${token.content} info=${token.info} />`;
-    case "formula": return html`<${Formula} text=${token.content} isBlock=${token.markup !== "$" && token.markup !== "\\("} />`;
-    case "formula_block": return token.meta.isWhole ? html`<${Formula} text=${token.content} isBlock=${true} />` : html`<p>${token.content}</p>`;
-    case "footnote_ref": return html`<sup><button type="button" class="note-mark" aria-label=${`Note ${token.meta.label}`}
-      onClick=${toNote}>${token.meta.label}</button></sup>`;
+    case "formula": case "formula_block": return formula(token);
+    case "footnote_ref": return noteMark(token.meta);
     case "code_inline": return html`<code>${token.content}</code>`;
     case "hr": return html`<hr />`;
     case "hardbreak": return html`<br />`;

@@ -19,7 +19,7 @@ export function notice(list) {
       if (was === is) continue;
       if (is === "asks") tell(session, "The agent asks for permission");
       else if (is === "failed") tell(session, "The agent has failed");
-      else if (is === "" && ["running", "asks", "waiting"].includes(was)) tell(session, unmarked(session.lastMessage ?? "") || "Done");
+      else if (is === "" && was) tell(session, unmarked(session.lastMessage ?? "") || "Done");
     }
   }
   before = now;
@@ -27,7 +27,8 @@ export function notice(list) {
 
 function tell({ id, title }, text) {
   try {
-    const notification = new Notification(visible(title) || "thread", { body: visible(beginning(text, 200)), tag: id, icon: "page/icon.svg" });
+    const options = { body: visible(beginning(text, 200)), tag: id, icon: "page/icon.svg" };
+    const notification = new Notification(visible(title) || "thread", options);
     notification.onclick = () => {
       window.focus();
       address.go(address.sessionAddress(id));

@@ -91,7 +91,8 @@ function File({ file }) {
 function Picture({ file }) {
   const [isLarge, setLarge] = useState(false);
   const name = visible(file.name), image = html`<img src=${file.url} alt=${name} loading="lazy" />`;
-  return html`<button type="button" class="picture" aria-label=${`${name}: show it large`} onClick=${() => setLarge(true)}>${image}</button>
+  return html`<button type="button" class="picture" aria-label=${`${name}: show it large`}
+      onClick=${() => setLarge(true)}>${image}</button>
     ${isLarge && html`<${Dialog} title=${name} class="large-picture" onClose=${() => setLarge(false)}>${image}
       <p class="buttons">${!file.url.startsWith("data:") && html`<a class="button" href=${file.url} target="_blank"
         rel="noopener noreferrer">Open by itself</a>`}

@@ -28,7 +28,8 @@ export function Permission({ step }) {
   const lasting = asked.choices
     .filter((choice) => choice.kind.endsWith("_always"))
     .map((choice) => `“${visible(choice.name)}”`);
-  return html`<section class=${`permission${isOpen ? " open" : ""}${changes.length ? " changes" : ""}`} aria-labelledby=${id} tabIndex="-1">
+  const kind = `permission${isOpen ? " open" : ""}${changes.length ? " changes" : ""}`;
+  return html`<section class=${kind} aria-labelledby=${id} tabIndex="-1">
     <div class="label" id=${id} role="heading" aria-level="2">${isOpen ? "asks for permission" : "asked for permission"}</div>
     <div class="request">${visible(asked.title)}</div>
     ${given !== null && !says(given, asked.title) && html`<${Given} value=${given} whole=${true} />`}
@@ -43,7 +44,8 @@ export function Permission({ step }) {
       onClick=${() => choose(choice)}>${visible(choice.name)}</button>`,
       )}</div>`
     }
-    ${isOpen && lasting.length > 0 && html`<p class="hint">${lasting.join(" and ")}: the agent keeps the answer and does not ask for the like again; for how long is up to it.</p>`}
+    ${isOpen && lasting.length > 0 && html`<p class="hint">${lasting.join(" and ")}: the agent keeps
+      the answer and does not ask for the like again; for how long is up to it.</p>`}
     ${answer && html`<p class="answered">Answered: <strong>${visible(chosen?.name ?? answer)}</strong></p>`}
     ${!answer && over && html`<p class="answered">${unanswered(step.ending)}</p>`}
     ${error && html`<p class="error" role="alert">${error}</p>`}

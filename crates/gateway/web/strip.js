@@ -1,4 +1,5 @@
-// What waits, above the box: the messages behind the answer that is under way, in the order in which they will be answered.
+// What waits, above the box: the messages behind the answer that is under way, in the order in which they will be
+// answered.
 
 import { html } from "./vendor/preact.js";
 import { Do } from "./parts.js";
@@ -11,7 +12,8 @@ export const PRIORITY = { now: "interrupts", steer: "in the middle", later: "whe
 /** The exchanges that wait behind an answer, each with its place. */
 export function waiting(conversation) {
   if (!conversation.activeRun || !state.agentIsThere(conversation)) return [];
-  const all = conversation.openRuns().filter((run) => run.of?.message && !run.of.message.large).map((run) => ({ item: run.of, position: conversation.position(run.of) }));
+  const items = conversation.openRuns().map((run) => run.of).filter((item) => item.message && !item.message.large);
+  const all = items.map((item) => ({ item, position: conversation.position(item) }));
   return all.filter(({ position }) => position !== null).sort((one, other) => one.position - other.position);
 }
 
@@ -31,7 +33,8 @@ function Waiting({ item, place }) {
     <span class="words">${!message.mine && `${whoText(message.source)}: `}${visible(beginning(text || names, 300))}</span>
     ${PRIORITY[priority] && html`<span class="hint">${PRIORITY[priority]}</span>`}
     ${run.runId && !readOnly && html`<span class="doing-with">
-      ${message.mine && html`<${Do} class="quiet" action=${() => state.urgent(item)} title="Stops what is under way">Send now<//>`}
+      ${message.mine && html`<${Do} class="quiet" title="Stops what is under way"
+        action=${() => state.urgent(item)}>Send now<//>`}
       <${Do} class="quiet" action=${() => state.cancel(run)}>Take back<//></span>`}
   </li>`;
 }

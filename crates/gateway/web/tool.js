@@ -1,5 +1,5 @@
-// A tool call: what it was given and what came of it, in the form of its kind; its duration, and the sub-agents that work
-// for it.
+// A tool call: what it was given and what came of it, in the form of its kind; its duration, and the sub-agents that
+// work for it.
 
 import { html, useMemo } from "./vendor/preact.js";
 import { inArguments, inContent, inDetails, isPatch } from "./changes.js";
@@ -60,10 +60,12 @@ export function Tool({ step, Steps, Ending }) {
   return html`<${Fold} class=${`tool ${how === "error" ? "wrong" : ""}`} open=${how === "error"} data-seq=${step.seq}
       isFound=${state.conversation?.found?.step === step} summary=${html`
       <span class="name">${visible(name)}</span> ${" "}<span class="gist">${brief}</span>
-      <span class=${how === "waits for you" ? "figure doing" : "figure"}>${how}${how && took ? " · " : ""}${took}</span>`}>
+      <span class=${how === "waits for you" ? "figure doing" : "figure"}>
+        ${how}${how && took ? " · " : ""}${took}</span>`}>
     ${() => html`<${Inside} step=${step} version=${step.version} />`}
   <//>
-  ${subs.map((sub) => html`<${SubAgent} key=${sub.name} sub=${sub} events=${sub.events} Steps=${Steps} Ending=${Ending} />`)}`;
+  ${subs.map((sub) => html`<${SubAgent} key=${sub.name} sub=${sub} events=${sub.events}
+    Steps=${Steps} Ending=${Ending} />`)}`;
 }
 
 /** What a call was given and what came of it. */
@@ -85,16 +87,18 @@ function Inside({ step }) {
   const viewed = View
     ? View({ given: given ?? null, outcome, isOver, error: unreported ? undefined : error, step })
     : null;
+  const isTitled = step.title && step.title !== step.name && !says(given, step.title);
+  const isWrong = error !== undefined && !unreported;
   const label = corrected ? "given (corrected)" : "given";
   const hasResult = outcome !== undefined && !(changes.length && isEmpty(outcome));
   return html`
-    ${step.title && step.title !== step.name && !says(given, step.title) && html`<p class="does">${visible(step.title)}</p>`}
+    ${isTitled && html`<p class="does">${visible(step.title)}</p>`}
     ${
       viewed ??
       html`
       ${rest !== null && html`<div class="label">${label}</div><${Given} value=${rest} />`}
       <${Changes} changes=${changes} />
-      ${error !== undefined && !unreported && html`<div class="label">error</div><${Plain} text=${jsonText(error)} label="Error" />`}
+      ${isWrong && html`<div class="label">error</div><${Plain} text=${jsonText(error)} label="Error" />`}
       ${hasResult && html`<div class="label">result</div><${Result} value=${outcome} />`}`
     }
     ${unreported && html`<div class="label">result</div><p class="hint">${unreportedText(error)}</p>`}
@@ -135,17 +139,21 @@ const VIEWS = {
     if (output === null) return null;
     return html`${description && html`<p class="does">${visible(description)}</p>`}
       ${Object.keys(more).length > 0 && html`<${Given} value=${more} />`}
-      <div class="terminal"><pre class="plain" tabIndex="0" aria-label="Command and its output"><span class="prompt">$ </span><b>${visible(command)}</b>${"\n"}</pre>
+      <div class="terminal">
+        <pre class="plain" tabIndex="0" aria-label="Command"><span class="prompt">$ </span><b>${visible(command)}</b>${"\n"}</pre>
         ${output.text && html`<${Plain} text=${output.text} label="Output" />`}
         ${isOver && !output.text && html`<p class="hint">no output</p>`}
-        ${output.exit !== null && html`<p class=${output.exit === 0 ? "exit" : "exit failure"}>exit ${output.exit}</p>`}</div>`;
+        ${output.exit !== null &&
+          html`<p class=${output.exit === 0 ? "exit" : "exit failure"}>exit ${output.exit}</p>`}</div>`;
   },
   search: ({ given, outcome, error }) => {
     if (error !== undefined || outcome === undefined) return null;
     const found = linesFound(outcome);
     if (!found) return null;
-    return html`<${Sought} given=${given} /><p class="hint">${found.length === 0 ? "nothing found" : `${found.length} found`}</p>
-      <ul class="found-list" tabIndex="0" aria-label="Found">${found.slice(0, 200).map((line) => html`<li>${foundLine(line)}</li>`)}</ul>
+    return html`<${Sought} given=${given} />
+      <p class="hint">${found.length === 0 ? "nothing found" : `${found.length} found`}</p>
+      <ul class="found-list" tabIndex="0" aria-label="Found">
+        ${found.slice(0, 200).map((line) => html`<li>${foundLine(line)}</li>`)}</ul>
       ${found.length > 200 && html`<${Plain} text=${found.slice(200).join("\n")} label="The rest" />`}`;
   },
   read: ({ given, outcome, error, step }) => {
@@ -233,7 +241,8 @@ export function Given({ value, whole = false }) {
     typeof inner === "object" ? inner === null : String(inner).length < 100 && !/\n/.test(inner);
   return html`<dl class="given">${Object.entries(value).map(
     ([key, inner]) => html`<div class=${isShort(inner) ? "short" : ""}>
-    <dt>${visible(key)}</dt><dd>${isShort(inner) ? html`<code>${visible(jsonText(inner))}</code>` : text(inner, key)}</dd></div>`,
+    <dt>${visible(key)}</dt>
+    <dd>${isShort(inner) ? html`<code>${visible(jsonText(inner))}</code>` : text(inner, key)}</dd></div>`,
   )}</dl>`;
 }
 
@@ -241,7 +250,8 @@ function SubAgent({ sub, Steps, Ending }) {
   const { run, name, events } = sub;
   const how = run.ending ? { answer: "done", failed: "failed", cancelled: "cancelled" }[run.ending.kind] : "works";
   const count = `${events} ${events === 1 ? "event" : "events"}`;
-  return html`<${Fold} class="sub-agent" summary=${`sub-agent ${visible(name.replace(/-[0-9a-f]{16}$/, ""))} · ${how} · ${count}`}>
+  const summary = `sub-agent ${visible(name.replace(/-[0-9a-f]{16}$/, ""))} · ${how} · ${count}`;
+  return html`<${Fold} class="sub-agent" summary=${summary}>
     ${() => html`<${Steps} run=${run} />${run.ending && html`<${Ending} run=${run} />`}`}
   <//>`;
 }

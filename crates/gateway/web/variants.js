@@ -1,5 +1,5 @@
-// Variants of a conversation. Trying again and changing a message make a copy of the session that goes on differently from
-// there. Copies are sessions like any other; the page shows them as one conversation, with a switch at the message.
+// Variants of a conversation. Trying again and changing a message make a copy of the session that goes on differently
+// from there. Copies are sessions like any other; the page shows them as one conversation, with a switch at the message.
 //
 // A place in a conversation is named by the time of the last message of a person before it: copies keep their times, so
 // it has the same name in all variants.
@@ -17,8 +17,8 @@ export class Variants {
   constructor(ask, changed) {
     Object.assign(this, { ask, changed });
     this.sessions = new Map();
-    /** Where copies begin: `{place, at, seq}`, with the time and the `seq` of their first own message; null while that is
-     * being read. */
+    /** Where copies begin: `{place, at, seq}`, with the time and the `seq` of their first own message; null while that
+     * is being read. */
     this.begins = new Map();
   }
 
@@ -60,9 +60,10 @@ export class Variants {
         const params = { sessionId: id, before: forkedFrom.seq + AROUND, limit: 2 * AROUND };
         const { messages, hasMore } = await this.ask("sessions.history", params);
         const said = messages.filter(({ role }) => role === "user");
-        const last = said.findLast(({ seq }) => seq < forkedFrom.seq), own = said.find(({ seq }) => seq > forkedFrom.seq);
+        const last = said.findLast(({ seq }) => seq < forkedFrom.seq);
+        const own = said.find(({ seq }) => seq > forkedFrom.seq), place = last ? timeOf(last) : START;
         if (!own) this.begins.delete(id);
-        else if (last || !hasMore) this.begins.set(id, { place: last ? timeOf(last) : START, at: timeOf(own), seq: own.seq });
+        else if (last || !hasMore) this.begins.set(id, { place, at: timeOf(own), seq: own.seq });
         this.changed();
       } catch {
         this.begins.delete(id);
@@ -82,7 +83,8 @@ export class Variants {
     if (!copies.length) return null;
     const [{ forkedFrom: first }] = copies;
     const isThere = this.sessions.has(first.sessionId) && first.before !== null;
-    const all = [...(isThere ? [{ id: first.sessionId, seq: first.before }] : []), ...copies.map(({ id, seq }) => ({ id, seq }))];
+    const original = isThere ? [{ id: first.sessionId, seq: first.before }] : [];
+    const all = [...original, ...copies.map(({ id, seq }) => ({ id, seq }))];
     let own = open;
     while (own && this.begins.get(own)?.place !== place) own = this.sessions.get(own)?.forkedFrom?.sessionId;
     const at = own ? all.findIndex(({ id }) => id === own) : 0;

@@ -111,6 +111,7 @@ files! {
     "parser.js"
     "parts.js"
     "permission.js"
+    "reader.js"
     "run.js"
     "runs.js"
     "sessions.js"

@@ -1651,8 +1651,13 @@ async def axe_finds_nothing_serious():
         plays(gateway, all=[
             ["think", "hm"], ["plan", [{"content": "read", "priority": "high", "status": "in_progress"}]],
             ["call", "c1", "read", {"path": "a"}], ["result", "c1", "read", "text"],
-            ["say", "# A title\n\n**Bold** and [a link](https://example.org/)\n\n- one\n- two\n\n| a | b |\n|-|-|\n| 1 | 2 |\n\n```\ncode\n```\n\n"],
-            ["call", "c2", "rm", {"path": "b"}], ["ask", "c2", "rm b", {"path": "b"}, "all of it"],
+            ["say", "# A title\n\n**Bold** and [a link](https://example.org/)\n\n- one\n- two\n\n| a | b |\n|-|-|\n| 1 | 2 |\n\n```\ncode\n```\n\n"
+             "```py\n@on\ndef f(x: int) -> str:  # why\n    return f'{x} {1.5}' or None\n```\n\n$$x^2$$\n\nand[^1]\n\n[^1]: a note\n\n- [x] done\n\n"],
+            ["call", "c3", "Bash", {"command": "ls"}], ["result", "c3", "Bash", "a\n"],
+            ["call", "c4", "Grep", {"pattern": "x"}], ["result", "c4", "Grep", "a.py:1: x"],
+            ["call", "c5", "Read", {"path": "a.py"}], ["result", "c5", "Read", "x = 1\n"],
+            ["call", "c2", "rm", {"path": "b"}],
+            ["change", "c2", "rm b", [{"type": "diff", "path": "b", "oldText": "one\ntwo\n" + "same\n" * 9, "newText": "one\n2 and two\n" + "same\n" * 9}]],
         ])
         async with Browser() as browser:
             async def look(tab, where):
@@ -1677,7 +1682,13 @@ async def axe_finds_nothing_serious():
                 await tab.evaluate("document.querySelectorAll('details:not([open]) > summary').forEach((summary) => summary.click())")
                 await tab.locator(".tool pre").first.wait_for()
                 await tab.locator(".exchange").first.hover()
+                await tab.locator(".t-keyword").first.wait_for()
+                await tab.locator(".answer math").wait_for()
+                await tab.locator(".permission .removed").first.wait_for()
+                await tab.page.fill("#message", "/s")
+                await tab.locator(".completions").wait_for()
                 await look(tab, "conversation")
+                await tab.page.fill("#message", "")
                 await tab.get_by_role("button", name="Allow once").click()
                 await tab.answer("You said: another").wait_for()
                 await look(tab, "answered")
