@@ -177,14 +177,8 @@ function commandOf(given) {
 function outputOf(outcome) {
   if (isEmpty(outcome)) return { text: "", exit: null };
   if (typeof outcome === "string") return { text: outcome, exit: null };
-  const {
-    stdout,
-    stderr,
-    output,
-    exit_code: code,
-    exitCode = code,
-    ...more
-  } = typeof outcome === "object" ? outcome : {};
+  const known = typeof outcome === "object" ? outcome : {};
+  const { stdout, stderr, output, exit, exit_code: code = exit, exitCode = code, ...more } = known;
   const texts = [stdout, stderr, output].filter((text) => typeof text === "string" && text !== "");
   if (Object.keys(more).length || ![stdout, stderr, output].some((text) => typeof text === "string")) return null;
   return {
