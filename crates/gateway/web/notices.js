@@ -7,6 +7,14 @@ import * as address from "./address.js";
 
 const { Notification } = globalThis;
 
+/** How often a hidden page looks, in milliseconds. */
+const PAUSE = 20_000;
+
+/** Has the list read while the page is hidden, if notifications are allowed: nothing else asks for it then. */
+export function lookWhileHidden(refresh) {
+  setInterval(() => { if (document.hidden && Notification?.permission === "granted") refresh(); }, PAUSE);
+}
+
 /** The state of each session at the last look. */
 let before = null;
 

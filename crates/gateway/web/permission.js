@@ -69,7 +69,15 @@ function changesOf(asked, call) {
           after.includes(change.after),
       ),
   );
-  return { changes: inside.changes, given: isSame ? own.rest : asked.arguments, details: inside.rest };
+  const given = isSame ? own.rest : asked.arguments;
+  return { changes: inside.changes, given: without(given, inside.changes.map(({ path }) => path)), details: inside.rest };
+}
+
+/** Arguments without the names of files that stand at the changes; null if there are no others. */
+function without(given, paths) {
+  if (given === null || typeof given !== "object" || Array.isArray(given)) return given ?? null;
+  const rest = Object.entries(given).filter(([, value]) => !paths.includes(value));
+  return rest.length ? Object.fromEntries(rest) : null;
 }
 
 /** Whether the only argument is the title itself: most often a command. */

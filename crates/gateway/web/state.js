@@ -4,7 +4,7 @@ import { Connection, Refused } from "./connection.js";
 import { Conversation } from "./conversation.js";
 import { clientId, drafts, forgetSession, lastSession, outbox, randomId, seen } from "./kept.js";
 import { announce } from "./announce.js";
-import { notice } from "./notices.js";
+import { lookWhileHidden, notice } from "./notices.js";
 import { beginning, contentOf, draftOf, sentence } from "./text.js";
 import { api } from "./look/api.js";
 import { Stream } from "./look/stream.js";
@@ -38,6 +38,7 @@ class State extends Reader {
   start() {
     addEventListener("hashchange", () => this.follow());
     document.addEventListener("visibilitychange", () => this.refreshSeen());
+    lookWhileHidden(() => this.refresh());
     this.follow();
     this.connection.connect();
   }

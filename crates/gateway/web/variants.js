@@ -20,11 +20,14 @@ export class Variants {
     /** Where copies begin: `{place, at, seq}`, with the time and the `seq` of their first own message; null while that
      * is being read. */
     this.begins = new Map();
+    /** The copies among the variants of a conversation, in order, as long as nothing has changed. */
+    this.copies = null;
   }
 
   /** Takes the list of sessions. */
   take(list) {
     this.sessions = new Map(list.map((session) => [session.id, session]));
+    this.copies = null;
   }
 
   /** The first of the sessions that one was copied from; it may be deleted. */
@@ -64,6 +67,7 @@ export class Variants {
         const own = said.find(({ seq }) => seq > forkedFrom.seq), place = last ? timeOf(last) : START;
         if (!own) this.begins.delete(id);
         else if (last || !hasMore) this.begins.set(id, { place, at: timeOf(own), seq: own.seq });
+        this.copies = null;
         this.changed();
       } catch {
         this.begins.delete(id);
@@ -71,15 +75,23 @@ export class Variants {
     }));
   }
 
+  copiesOf(open) {
+    if (this.copies?.of !== open) {
+      const all = this.of(open).map(({ id, forkedFrom }) => ({ id, forkedFrom, ...this.begins.get(id) }));
+      this.copies = { of: open, all: all.filter(({ at }) => at).sort((one, other) => one.at - other.at) };
+    }
+    return this.copies.all;
+  }
+
   /** The variants of a message: `{all, at}`, each with its session and its `seq`, and which of them is shown. Null if
    * there is one only. */
   at(conversation, exchange) {
-    const { items, hasOlder, id: open } = conversation;
+    const { items, hasOlder, id: open } = conversation, known = this.copiesOf(open);
+    if (!known.length) return null;
     const before = items.slice(0, items.indexOf(exchange)).findLast(({ message }) => message);
     if (!before && hasOlder) return null;
     const place = before ? before.message.at : START;
-    const copies = this.of(open).map(({ id, forkedFrom }) => ({ id, forkedFrom, ...this.begins.get(id) }))
-      .filter((copy) => copy.place === place).sort((one, other) => one.at - other.at);
+    const copies = known.filter((copy) => copy.place === place);
     if (!copies.length) return null;
     const [{ forkedFrom: first }] = copies;
     const isThere = this.sessions.has(first.sessionId) && first.before !== null;

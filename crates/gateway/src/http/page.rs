@@ -20,8 +20,8 @@ use crate::gateway::Gateway;
 
 /// Nothing may come from another host, and no text may become script, style or markup.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
-                      img-src 'self' data:; media-src 'self' data:; manifest-src 'self'; base-uri 'none'; form-action 'none'; \
-                      frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
+                      img-src 'self' data:; media-src 'self' data:; manifest-src 'self'; base-uri 'none'; \
+                      form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
 struct File {
     name: &'static str,
