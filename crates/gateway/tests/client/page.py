@@ -574,7 +574,7 @@ async def a_run_is_stopped():
             await other.open(f"#/s/{session}")
             for who in tab, other:
                 await who.answer("As far as this").wait_for()
-            await expect(tab.locator(".when option")).to_have_text(["after this", "interrupting it", "when idle"])
+            await expect(tab.locator(".when option")).to_have_text(["after this", "in the middle of it", "interrupting it", "when idle"])
             await expect(tab.locator(".session .needs").first).to_contain_text("running")
             await tab.get_by_role("button", name="Stop").click()
             for _ in range(2):
