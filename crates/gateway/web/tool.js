@@ -160,7 +160,8 @@ const VIEWS = {
     const path = given?.file_path ?? given?.path ?? given?.filePath ?? step.locations?.[0]?.path;
     if (error !== undefined || typeof outcome !== "string" || typeof path !== "string" || outcome.length > LONG)
       return null;
-    const { path: _, file_path: __, filePath: ___, ...more } = given ?? {};
+    const { path: _, file_path: __, filePath: ___, ...others } = typeof given === "object" ? (given ?? {}) : {};
+    const more = typeof given === "object" && !Array.isArray(given) ? others : given;
     return html`${Object.keys(more).length > 0 && html`<${Given} value=${more} />`}
       <${Code} text=${outcome} info=${languageOf(path) ?? ""} name=${path} />`;
   },
