@@ -394,7 +394,6 @@ scenarios! {
     }
     page {
         an_answer_streams_with_its_thinking_and_its_tools
-        an_answer_that_grows_is_at_each_moment_what_it_would_be_at_once
         steps_with_code_between_them_stay_steps
         what_was_done_is_there_after_a_reload
         two_browsers_in_one_session_see_the_same
@@ -411,7 +410,7 @@ scenarios! {
         files_are_picked_dropped_and_pasted
         sessions_are_searched_renamed_switched_and_deleted
         what_is_found_is_shown_in_its_place
-        trying_again_and_editing_are_forks
+        trying_again_and_editing_make_variants
         what_is_typed_after_new_or_edit_is_the_message
         a_message_that_is_sent_again_is_stored_once
         a_reload_during_an_answer_loses_nothing
@@ -446,6 +445,19 @@ scenarios! {
         forgeries_and_replays_are_refused
         webhooks_that_are_repeated_until_they_are_taken_are_stored_once_each
         what_is_wrong_with_a_hook_is_said_at_the_start
+    }
+    page_markdown {
+        an_answer_that_grows_is_at_each_moment_what_it_would_be_at_once
+        code_has_colours_formulas_are_set_and_notes_are_found
+    }
+    page_tools {
+        a_change_is_seen_before_it_is_allowed
+        each_kind_of_tool_has_its_form
+    }
+    page_ways {
+        commands_complete_as_one_types
+        who_looks_elsewhere_is_told_what_asks
+        a_conversation_is_exported_linked_and_its_pictures_are_large
     }
     page_look {
         what_is_wrong_is_said_first_and_can_be_mended

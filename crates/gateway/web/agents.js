@@ -4,22 +4,42 @@ import { html, useState } from "./vendor/preact.js";
 import { visible } from "./text.js";
 import { readOnly, state } from "./state.js";
 
+/** How many suggestions are shown. */
+const MOST_PROMPTS = 3;
+
 /** The agents, if there is something to choose. */
 export function choices() {
   const { agents } = state.connection;
   return agents.length > 1 ? agents : [];
 }
 
-/** What the agent of a new session is for, and what one could ask it. */
-export function About({ name, onPrompt }) {
-  const agent = choices().find((agent) => agent.name === name) ?? state.connection.agents[0];
-  if (readOnly || !(agent?.about || agent?.prompts?.length)) return null;
-  return html`<div class="about-agent">
-    ${agent.about && html`<p class="hint">${visible(agent.about)}</p>`}
-    ${agent.prompts?.length > 0 && html`<ul class="prompts" aria-label="Suggestions">
-      ${agent.prompts.map((prompt) => html`<li><button type="button" class="quiet" onClick=${() => onPrompt(prompt)}>${visible(prompt)}</button></li>`)}
-    </ul>`}
+/** The agent of a new session: `name` if it was chosen. */
+function agentOf(name) {
+  return choices().find((agent) => agent.name === name) ?? state.connection.agents[0];
+}
+
+/** The name of the agent that a page is for: undefined if there is none, empty if its name is not known. */
+const ownAgent = () => document.documentElement.dataset.agent;
+
+/** Who answers in a new session, and what for. */
+export function Greeting({ name }) {
+  const agent = agentOf(name), title = (choices().length && agent?.name) || ownAgent();
+  return html`<div class="greeting">
+    <p class="product"><img src="page/icon.svg" alt="" width="18" height="18" />thread</p>
+    <h2>${visible(title || "A new conversation")}</h2>
+    <p>${agent?.about ? visible(agent.about) : title === undefined ? "No agent is set up here: messages wait until one is there."
+      : "What is said and done here is kept in a durable queue on this machine."}</p>
   </div>`;
+}
+
+/** What one could ask the agent of a new session. */
+export function Prompts({ name, onPrompt }) {
+  const prompts = agentOf(name)?.prompts ?? [];
+  if (readOnly || !prompts.length) return null;
+  return html`<ul class="prompts" aria-label="Suggestions">
+    ${prompts.slice(0, MOST_PROMPTS).map((prompt) => html`<li><button type="button" onClick=${() => onPrompt(prompt)}>
+      ${visible(prompt)}</button></li>`)}
+  </ul>`;
 }
 
 /** The choice for a new session. */

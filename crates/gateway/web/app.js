@@ -5,6 +5,7 @@ import { Announcer } from "./announce.js";
 import { Help, useKeys } from "./keys.js";
 import { Login, hasToken, learnAgent, takeToken } from "./login.js";
 import { Look, lookTitle } from "./look/look.js";
+import { counted } from "./notices.js";
 import { state } from "./state.js";
 import { Chat } from "./talk.js";
 import { visible } from "./text.js";
@@ -21,7 +22,7 @@ function App({ refused }) {
   useKeys(() => setHelp(true));
   useEffect(() => {
     const title = state.route.view === "look" ? lookTitle(state.route) : state.conversation && state.titleOf(state.conversation);
-    document.title = title ? `${visible(title)} – thread` : "thread";
+    document.title = counted(title ? `${visible(title)} – thread` : "thread", state.sessions.list);
   });
   if (broken) return html`<main class="login"><p class="error" role="alert">The page has failed: ${broken.message}. Reload it.</p></main>`;
   if (state.connection.state === "refused") {

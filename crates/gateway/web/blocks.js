@@ -8,61 +8,26 @@
 //
 // Very large blocks are cut inside, so that the work for an addition does not grow with the text.
 
-import MarkdownIt from "./vendor/markdown-it.js";
+import { MOST, parser, spaceBefore } from "./parser.js";
 
-// No HTML, and no deep nesting, which would take long.
-export const parser = new MarkdownIt({ html: false, linkify: true, maxNesting: 20 });
-parser.linkify.set({ fuzzyLink: false, fuzzyEmail: false, fuzzyIP: false });
-// The renderer decides which links are allowed.
-parser.validateLink = () => true;
-parser.normalizeLink = (url) => url;
-parser.normalizeLinkText = (text) => text;
-
-/** The maximum number of characters of a piece: of text, of a list or table, of any other block, and of code, which is
+/** The maximum number of characters of a piece: of a list or table, of any other block, and of code, which is
  * parsed quickly. A block is cut into pieces when it has twice as many. */
-const MOST = 2000, MOST_ROWS = 4000, MOST_OTHER = 10_000, MOST_CODE = 20_000;
+const MOST_ROWS = 4000, MOST_OTHER = 10_000, MOST_CODE = 20_000;
 
 /** How many characters are searched for finished blocks: a few first. */
 const WINDOWS = [MOST_ROWS, MOST_OTHER, MOST_CODE].map((most) => 2 * most);
-
-const inline = parser.inline.parse;
-
-/** Inline marks are parsed in pieces, because some texts would take very long. */
-parser.inline.parse = function (text, ...others) {
-  for (let from = 0; from < text.length;) {
-    const to = text.length - from > 2 * MOST ? spaceBefore(text, from + MOST, from + MOST / 2) : text.length;
-    inline.call(this, text.slice(from, to), ...others);
-    from = to;
-  }
-};
-
-/** A list item that begins with a box is a task: `meta.done` says whether it is ticked. */
-parser.core.ruler.after("inline", "tasks", ({ tokens }) => {
-  for (let n = 2; n < tokens.length; n++) {
-    const { type, content, children } = tokens[n];
-    if (type !== "inline" || tokens[n - 2].type !== "list_item_open" || tokens[n - 1].type !== "paragraph_open") continue;
-    const box = /^\[([ xX])\]\s+(?=\S)/.exec(content);
-    // It may also be a link.
-    if (!box || children[0].type !== "text" || !/^\[[ xX]\]/.test(children[0].content)) continue;
-    children[0].content = children[0].content.slice(3).trimStart();
-    tokens[n - 2].meta = { done: box[1] !== " " };
-  }
-});
-
-/** Where to cut before `at`: after a space, unless that is before `least`. */
-function spaceBefore(text, at, least) {
-  const space = text.lastIndexOf(" ", at - 1);
-  return space > least ? space + 1 : at;
-}
 
 function lineBefore(text, at) {
   return text.lastIndexOf("\n", at - 1) + 1 || at;
 }
 
-/** The block tokens of a text, without inline content. Link definitions are added to `references`. */
-function outline(text, references = {}) {
+/** What a text may refer to: the destinations of links, and notes, as the parser keeps them. */
+const environment = (references = {}, notes = {}) => ({ references, footnotes: { refs: notes } });
+
+/** The block tokens of a text, without inline content. What it defines is added to the environment. */
+function outline(text, env = environment()) {
   const tokens = [];
-  parser.block.parse(text, parser, { references }, tokens);
+  parser.block.parse(text, parser, env, tokens);
   return tokens;
 }
 
@@ -104,7 +69,7 @@ function cutInside(text, { all, tokens }) {
   const line = (n) => all.slice(offset(n), offset(n + 1)), at = (at, again = "") => ({ at, again });
   switch (first?.type) {
     case "fence":
-      return isOver(MOST_CODE) ? at(lineBefore(text, MOST_CODE), line(first.map[0])) : null;
+      return isOver(MOST_CODE) ? { ...at(lineBefore(text, MOST_CODE), line(first.map[0])), isCode: true } : null;
     case "bullet_list_open": case "ordered_list_open": {
       const items = tokens.filter(({ type, level }) => type === "list_item_open" && level === 1).slice(1).map(({ map }) => offset(map[0]));
       if (isOver(MOST_ROWS) && items.length) return at(items.findLast((item) => item <= MOST_ROWS) ?? items[0]);
@@ -132,16 +97,18 @@ function labelsOf(text) {
   return labels;
 }
 
-/** A text that is cut into blocks while it grows: `blocks` are done, each a `text` with a `version`; `tail` may still
- * change. They are up to date after `settle()`. */
+/** A text that is cut into blocks while it grows: `blocks` are done, each a `text` with a `version`, and `goesOn` if it
+ * is the rest of the code before it; `tail` may still change. They are up to date after `settle()`. */
 export class Blocks {
   constructor(text = "") {
     this.pieces = [];
     this.blocks = [];
     this.tail = "";
-    /** Link definitions in finished blocks, and all of them. */
-    this.defined = {};
-    this.references = {};
+    /** Whether the tail is the rest of the code before it. */
+    this.goesOn = false;
+    /** What finished blocks define, and all that is defined. */
+    this.defined = environment();
+    this.known = environment();
     /** Which blocks may use a definition, by its label. */
     this.users = new Map();
     this.hasLines = this.defines = this.isSettled = false;
@@ -181,12 +148,14 @@ export class Blocks {
     if (!inside) return false;
     this.close(inside.at);
     this.tail = inside.again + this.tail;
+    this.goesOn = Boolean(inside.isCode);
     return true;
   }
 
   /** Ends a block before the character `at` of the tail. */
   close(at) {
-    const block = { text: this.tail.slice(0, at), version: 0 };
+    const block = { text: this.tail.slice(0, at), version: 0, goesOn: this.goesOn };
+    this.goesOn = false;
     this.tail = this.tail.slice(at);
     this.blocks.push(block);
     for (const label of labelsOf(block.text)) {
@@ -203,18 +172,27 @@ export class Blocks {
     const tailDefines = this.tail.includes("]:");
     if (!tailDefines && !this.defines) return;
     this.defines = tailDefines;
-    const own = Object.create(this.defined), before = this.references;
+    const { references, footnotes } = this.defined, before = labelsIn(this.known);
+    const own = environment(Object.create(references), { ...footnotes.refs });
     if (tailDefines) outline(this.tail, own);
-    this.references = { ...this.defined, ...own };
-    const is = (references, label) => Object.hasOwn(references, label) && `${references[label].href} ${references[label].title}`;
-    for (const label of new Set([...Object.keys(before), ...Object.keys(this.references)])) {
-      if (is(before, label) === is(this.references, label)) continue;
+    this.known = environment({ ...references, ...own.references }, own.footnotes.refs);
+    const now = labelsIn(this.known);
+    for (const label of new Set([...before.keys(), ...now.keys()])) {
+      if (before.get(label) === now.get(label)) continue;
       for (const block of this.users.get(label) ?? []) block.version++;
     }
   }
 
   /** The tokens of a block, or of the tail. */
   parse(text) {
-    return parser.parse(text, { references: Object.create(this.references) });
+    const { references, footnotes } = this.known;
+    return parser.parse(text, environment(Object.create(references), { ...footnotes.refs }));
   }
+}
+
+/** What each label stands for. */
+function labelsIn({ references, footnotes }) {
+  const links = Object.entries(references).map(([label, { href, title }]) => [label, `${href} ${title}`]);
+  const notes = Object.keys(footnotes.refs).map((key) => [parser.utils.normalizeReference(`^${key.slice(1)}`), "a note"]);
+  return new Map([...links, ...notes]);
 }

@@ -1,7 +1,8 @@
 // The box for messages. The text is kept in the browser until it is sent.
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
-import { About, Picker } from "./agents.js";
+import { Greeting, Picker, Prompts } from "./agents.js";
+import { Completions, completed, completions } from "./commands.js";
 import { Do } from "./parts.js";
 import { upload } from "./attachments.js";
 import { beginning, contentOf, draftOf } from "./text.js";
@@ -30,6 +31,10 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
   const [uploading, setUploading] = useState(0);
   const area = useRef(), picker = useRef();
   const { text, files, priority = "next", agent } = draft;
+  const [chosen, setChosen] = useState(0);
+  const [left, setLeft] = useState(null);
+  const found = edited || session === "new" || left === text ? [] : completions(text);
+  const at = Math.min(chosen, found.length - 1);
   const isEmpty = (!text.trim() && !files.length) || uploading > 0;
 
   const change = (change) => setDraft((draft) => {
@@ -65,7 +70,27 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
     }
     area.current?.focus();
   };
+  const suggest = (text) => {
+    change(() => ({ text }));
+    area.current.focus();
+  };
+  const complete = (command) => {
+    change(() => ({ text: completed(command) }));
+    setChosen(0);
+  };
+  /** The keys of the list of commands. Returns whether it was one of them. */
+  const pick = (event) => {
+    const steps = { ArrowDown: 1, ArrowUp: -1 };
+    if (event.key in steps) setChosen((at + steps[event.key] + found.length) % found.length);
+    else if (event.key === "Tab" || (event.key === "Enter" && !event.shiftKey)) complete(found[at]);
+    else if (event.key === "Escape") setLeft(text);
+    else return false;
+    event.preventDefault();
+    event.stopPropagation();
+    return true;
+  };
   const press = (event) => {
+    if (found.length && !event.isComposing && pick(event)) return;
     if (event.key !== "Enter" || event.shiftKey || event.isComposing || !hasKeyboard()) return;
     event.preventDefault();
     send();
@@ -91,15 +116,21 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
   useEffect(() => { if (dropped?.length) add(dropped); }, [dropped]);
 
   return html`<form class="composer" onSubmit=${(event) => { event.preventDefault(); send(); }}>
-    ${edited && html`<p class="hint copying">Changes “${beginning(contentOf(edited.message.content).text, 40)}” in a copy of this session that ends before it. Nothing changes here. ${" "}
+    ${edited && html`<p class="hint copying">Changes “${beginning(contentOf(edited.message.content).text, 40)}” in a
+      variant of this conversation. What was said stays as it is. ${" "}
       <a href=${address.sessionAddress(state.conversation.id)}>Leave it</a></p>`}
-    ${session === "new" && isEmpty && html`<${About} name=${agent} onPrompt=${(text) => { change(() => ({ text })); area.current.focus(); }} />`}
+    ${session === "new" && html`<${Greeting} name=${agent} />`}
+    <div class="box">
     ${files.length + uploading > 0 && html`<ul class="files" aria-label="Attachments">
       ${files.map((file, n) => html`<li>${file.name} <button type="button" class="quiet" aria-label=${`Remove ${file.name}`}
         onClick=${() => change((draft) => ({ files: draft.files.filter((_, other) => other !== n) }))}>✕</button></li>`)}
       ${uploading > 0 && html`<li class="hint">storing …</li>`}
     </ul>`}
-    <textarea id="message" name=${session} dir="auto" ref=${area} rows="1" placeholder="Message" aria-label="Message" value=${text} enterkeyhint="send"
+    ${found.length > 0 && html`<${Completions} found=${found} chosen=${at} onChoose=${complete} />`}
+    <textarea id="message" name=${session} dir="auto" ref=${area} rows="1" placeholder="Message"
+      aria-label="Message" value=${text} enterkeyhint="send"
+      aria-autocomplete=${found.length ? "list" : null} aria-controls=${found.length ? "completions" : null}
+      aria-activedescendant=${found.length ? `completion-${at}` : null}
       onInput=${(event) => { const { value } = event.target; change(() => ({ text: value })); }} onKeyDown=${press} onPaste=${paste}></textarea>
     ${error && html`<p class="error" role="alert">${error}</p>`}
     <div class="bar">
@@ -115,8 +146,11 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
       </label>`}
       <span class="hint keys-hint">Enter sends, Shift+Enter makes a new line</span>
       <span class="space"></span>
-      ${activeRun?.runId && !edited && html`<${Do} class="stop" title="Stops this answer. What waits is answered next." action=${() => state.cancel(activeRun)}>Stop<//>`}
-      <button class="primary" disabled=${isEmpty}>${edited ? "Send in a copy" : "Send"}</button>
+      ${activeRun?.runId && !edited && html`<${Do} class="stop"
+        title="Stops this answer. What waits is answered next." action=${() => state.cancel(activeRun)}>Stop<//>`}
+      <button class="primary" disabled=${isEmpty}>${edited ? "Send as a variant" : "Send"}</button>
     </div>
+    </div>
+    ${session === "new" && isEmpty && html`<${Prompts} name=${agent} onPrompt=${suggest} />`}
   </form>`;
 }

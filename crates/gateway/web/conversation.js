@@ -4,7 +4,7 @@
 // An item is an exchange (a message and the run that answers it) or a note (any other text). A run has steps: the
 // actions of the agent in the current attempt, in order.
 
-import { Blocks } from "./blocks.js";
+import { addAside, newRun, record, stepAt, tool } from "./runs.js";
 
 export class Conversation {
   /** `onChange(item)` is called with each item that has changed, and with nothing for the conversation itself. */
@@ -67,7 +67,7 @@ export class Conversation {
         // Output of the agent besides the answer comes before the ending.
         const earlier = [run.ending, ending].filter(Boolean).sort((a, b) => a.seq - b.seq);
         run.ending = earlier.pop();
-        for (const aside of earlier) if (aside.seq !== run.ending.seq) this.aside(run, aside);
+        for (const aside of earlier) if (aside.seq !== run.ending.seq) addAside(run, aside);
         this.touch(run.of);
       } else {
         this.note({ seq: message.seq, at, content: message.content, large: message.large, from: message.role === "system" ? "system" : "agent" });
@@ -172,121 +172,8 @@ export class Conversation {
       if (event === "large") this.note({ seq, at, from: payload.source, large: payload, content: "" });
       return;
     }
-    this.record(run, event, payload, seq, at);
+    record(run, event, payload, seq, at);
     this.touch(run.of);
-  }
-
-  record(run, event, payload, seq, at) {
-    // History is read after the newer events.
-    const last = run.steps.findLast((step) => !seq || !step.seq || step.seq < seq);
-    switch (event) {
-      case "status":
-        if (payload.status === "started") this.attempt(run, payload.attempt ?? 1, at);
-        else run.status = payload.status;
-        break;
-      case "token": {
-        const step = last?.kind === "text" ? last : this.step(run, { kind: "text", seq, at, source: new Blocks() });
-        step.source.add(payload.content);
-        step.until = at;
-        step.version++;
-        break;
-      }
-      case "thinking": {
-        const step = last?.kind === "thinking" ? last : this.step(run, { kind: "thinking", seq, at, text: "" });
-        step.text += payload.content;
-        step.until = at;
-        step.version++;
-        break;
-      }
-      case "tool_call": {
-        const known = this.tool(run, payload.callId);
-        if (known) {
-          Object.assign(known, { name: payload.toolName, arguments: payload.arguments, corrected: true });
-          known.version++;
-        } else {
-          this.step(run, { kind: "tool", seq, at, callId: payload.callId, name: payload.toolName, arguments: payload.arguments, subs: [], asks: [] });
-        }
-        break;
-      }
-      case "tool_result": {
-        const call = this.tool(run, payload.callId)
-          ?? this.step(run, { kind: "tool", seq, at, callId: payload.callId, name: payload.toolName, subs: [], asks: [] });
-        if ("error" in payload) call.error = payload.error;
-        else call.result = payload.result;
-        call.unreported = payload.unreported === true;
-        call.resultSeq = seq;
-        call.until = at;
-        call.version++;
-        break;
-      }
-      case "permission": {
-        const asks = this.step(run, { kind: "permission", seq, at, asked: payload, answer: null, over: false });
-        const call = this.tool(run, payload.callId);
-        if (call) {
-          asks.call = call;
-          call.asks.push(asks);
-          call.version++;
-        }
-        if (run.ending) this.close(asks, run.ending.at, run.ending);
-        break;
-      }
-      case "plan": {
-        const plan = run.steps.find((step) => step.kind === "plan") ?? this.step(run, { kind: "plan", seq, at });
-        plan.entries = payload.entries;
-        plan.version++;
-        break;
-      }
-      case "large":
-        this.step(run, { kind: "large", seq, at, large: payload });
-        break;
-      case "final":
-        this.end(run, {
-          kind: "answer", seq, at, id: payload.messageId, content: payload.content,
-          tokens: payload.totalTokens, took: payload.latencyMs, stage: payload.stage,
-        });
-        break;
-      case "cancelled":
-        this.end(run, { kind: "cancelled", seq, at, why: payload.message });
-        break;
-      case "error":
-        if (payload.retryable) {
-          run.failure = { why: payload.message, at };
-          this.closePermissions(run, at, { kind: "failed", why: payload.message });
-        } else if (payload.errorCode === "reported") {
-          this.step(run, { kind: "error", seq, at, why: payload.message });
-        } else {
-          this.end(run, { kind: "failed", seq, at, why: payload.message });
-        }
-        break;
-    }
-  }
-
-  /** A new attempt, or one that begins again because it was cut off: the steps of the previous one are folded away. */
-  attempt(run, number, at) {
-    if (run.attempt) {
-      const { attempt, began, failure, steps } = run;
-      run.earlier.push({ attempt, began, until: failure?.at ?? at, why: failure?.why ?? "", isCut: number === attempt, steps });
-      run.steps = [];
-    }
-    Object.assign(run, { attempt: number, began: at, firstBegan: run.firstBegan ?? at, failure: null, status: null, position: null });
-  }
-
-  end(run, ending) {
-    if (run.ending?.seq === ending.seq) return;
-    run.ending = { ...ending, live: true };
-    run.status = null;
-    this.closePermissions(run, ending.at, ending);
-  }
-
-  /** Closes all permission requests: a run, or an attempt, has ended. */
-  closePermissions(run, at, ending) {
-    for (const step of run.steps) if (step.kind === "permission" && !step.answer && !step.over) this.close(step, at, ending);
-  }
-
-  close(step, at, ending) {
-    Object.assign(step, { over: true, until: at, ending });
-    step.version++;
-    if (step.call) step.call.version++;
   }
 
   message(payload, seq, at, run) {
@@ -298,26 +185,8 @@ export class Conversation {
     }
     if (payload.role === "system" && payload.metadata?.agent) this.agent = payload.metadata.agent;
     const aside = { seq, at, content: payload.content, large: payload.large, from: payload.role };
-    if (payload.role === "assistant" && run) { this.aside(run, aside); this.touch(run.of); }
+    if (payload.role === "assistant" && run) { addAside(run, aside); this.touch(run.of); }
     else this.note(aside);
-  }
-
-  aside(run, { seq, at, content, large }) {
-    if (!run.steps.some((step) => step.seq === seq)) this.step(run, { kind: "aside", seq, at, content, large });
-  }
-
-  /** Adds a step at its position: history is read after the newer events. */
-  step(run, step) {
-    const { steps } = run;
-    Object.assign(step, { version: 0, key: step.seq ?? `s${steps.length}` });
-    let place = steps.length;
-    while (step.seq && place > 0 && steps[place - 1].seq > step.seq) place--;
-    steps.splice(place, 0, step);
-    return step;
-  }
-
-  tool(run, callId) {
-    return run.steps.findLast((step) => step.kind === "tool" && step.callId === callId);
   }
 
   subAgent({ runId, parentCallId, subAgent, event, payload }, seq, at) {
@@ -331,7 +200,7 @@ export class Conversation {
     sub.run.began ??= at;
     sub.run.firstBegan ??= at;
     if (event === "status" && payload?.status === "started") sub.run.attempt = 1;
-    else this.record(sub.run, event, payload ?? {}, seq, at);
+    else record(sub.run, event, payload ?? {}, seq, at);
     call.step.version++;
     this.touch(call.run.of);
   }
@@ -340,7 +209,7 @@ export class Conversation {
   callOf(callId, runId) {
     for (const item of [...this.items].reverse()) {
       if (!item.run || (runId && item.run.runId !== runId)) continue;
-      const step = this.tool(item.run, callId);
+      const step = tool(item.run, callId);
       if (step) return { run: item.run, step };
     }
     return null;
@@ -427,13 +296,4 @@ export class Conversation {
     if (item) item.version++;
     this.onChange(item);
   }
-}
-
-const stepAt = ({ steps }, seq) => steps.find((step) => step.seq === seq || step.resultSeq === seq);
-
-function newRun(of) {
-  return {
-    of, runId: null, steps: [], attempt: null, began: null, firstBegan: null, earlier: [], failure: null,
-    status: null, position: null, ending: null,
-  };
 }

@@ -39,17 +39,31 @@ export function mark(box, element, within, text, onScroll) {
   frame = requestAnimationFrame(look);
 }
 
-/** The ranges in which a text occurs. */
+/** What begins a text of its own. */
+const BLOCKS = "pre, p, li, td, th, dt, dd, summary, div";
+
+/** The ranges in which a text occurs. It may go over several elements in a line, such as the parts of code. */
 function rangesOf(element, text) {
   const words = text.trim().replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&").replace(/\s+/g, "\\s+");
-  const pattern = new RegExp(words, "giu"), nodes = document.createTreeWalker(element, NodeFilter.SHOW_TEXT), ranges = [];
-  while (nodes.nextNode()) {
-    for (const { index, 0: found } of nodes.currentNode.data.matchAll(pattern)) {
-      const range = document.createRange();
-      range.setStart(nodes.currentNode, index);
-      range.setEnd(nodes.currentNode, index + found.length);
-      ranges.push(range);
-    }
+  const pattern = new RegExp(words, "giu"), walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+  const nodes = [];
+  let all = "", block = null;
+  while (walker.nextNode()) {
+    const node = walker.currentNode, own = node.parentElement.closest(BLOCKS);
+    if (own !== block) all += "\n";
+    block = own;
+    nodes.push({ node, from: all.length });
+    all += node.data;
   }
-  return ranges;
+  const place = (at) => {
+    const { node, from } = nodes.findLast(({ from }) => from <= at) ?? nodes[0];
+    return [node, Math.min(at - from, node.data.length)];
+  };
+  return [...all.matchAll(pattern)].map(({ index, 0: found }) => {
+    const range = document.createRange();
+    range.setStart(...place(index));
+    const [node, offset] = place(index + found.length - 1);
+    range.setEnd(node, offset + 1);
+    return range;
+  });
 }

@@ -3,6 +3,8 @@
 
 import { Component, h, html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { Blocks } from "./blocks.js";
+import { Code } from "./code.js";
+import { Formula } from "./formula.js";
 import { linkUrl, visible } from "./text.js";
 
 /** How many characters are rendered per frame, and how many blocks are removed. */
@@ -15,11 +17,11 @@ export function isLong(source) {
 
 class Block extends Component {
   shouldComponentUpdate(next) {
-    return next.text !== this.props.text || next.version !== this.props.version;
+    return next.text !== this.props.text || next.version !== this.props.version || next.goesOn !== this.props.goesOn;
   }
 
-  render({ of, text }) {
-    return html`<div class="block">${elements(of.parse(text))}</div>`;
+  render({ of, text, goesOn }) {
+    return html`<div class=${goesOn ? "block goes-on" : "block"}>${elements(of.parse(text))}</div>`;
   }
 }
 
@@ -57,13 +59,15 @@ export function Markdown({ text, source, onGone }) {
   });
   const { from, to } = range;
   return html`<div class="markdown">
-    ${all.blocks.slice(from, to).map(({ text, version }, n) => html`<${Block} key=${from + n} of=${all} text=${text} version=${version} />`)}
-    ${to === length && all.tail && html`<${Block} key=${length} of=${all} text=${all.tail} version=${0} />`}
+    ${all.blocks.slice(from, to).map(({ text, version, goesOn }, n) => html`
+      <${Block} key=${from + n} of=${all} text=${text} version=${version} goesOn=${goesOn} />`)}
+    ${to === length && all.tail && html`
+      <${Block} key=${length} of=${all} text=${all.tail} version=${0} goesOn=${all.goesOn} />`}
   </div>`;
 }
 
 /** The elements of a list of tokens, which open and close each other. */
-function elements(tokens) {
+export function elements(tokens) {
   const stack = [{ children: [] }];
   for (const token of tokens) {
     if (token.nesting > 0) {
@@ -83,6 +87,7 @@ const PLAIN = new Set(["p", "ul", "li", "blockquote", "thead", "tbody", "tr", "s
 function element(token, children) {
   if (token.hidden) return children;
   const { tag } = token;
+  if (token.type === "footnote_reference_open") return note(token.meta.label, children);
   if (tag === "li" && token.meta) return task(token.meta, children);
   if (PLAIN.has(tag)) return h(tag, null, children);
   if (tag === "a") return link(token.attrGet("href") ?? "", children, token.markup === "linkify" || token.markup === "autolink");
@@ -105,15 +110,50 @@ function task({ done }, children) {
   return html`<li class="task"><span class="box" role="img" aria-label=${done ? "done" : "to do"}>${done ? "☑" : "☐"}</span> ${children}</li>`;
 }
 
+/** A footnote, where it is written. */
+function note(label, children) {
+  return html`<div class="note-text" data-note=${label} tabIndex="-1">
+    <span class="note-label">${label}</span><div>${children}</div></div>`;
+}
+
+const noteMark = ({ label }) => html`<sup><button type="button" class="note-mark" aria-label=${`Note ${label}`}
+  onClick=${toNote}>${label}</button></sup>`;
+
+/** A formula; one without its end is still text. */
+function formula({ content, markup, meta }) {
+  if (meta?.isWhole === false) return html`<p>${content}</p>`;
+  return html`<${Formula} text=${content} isBlock=${markup !== "$" && markup !== "\\("} />`;
+}
+
+/** Brings the footnote of a mark into view. */
+function toNote({ currentTarget: mark }) {
+  const notes = mark.closest(".markdown").querySelectorAll(".note-text");
+  const note = [...notes].find((note) => note.dataset.note === mark.textContent);
+  note?.scrollIntoView({ block: "nearest" });
+  note?.focus({ preventScroll: true });
+}
+
+/** The text of tokens without their marks. */
+function plainText(tokens) {
+  const text = ({ type, content, children }) => {
+    if (type === "softbreak" || type === "hardbreak") return " ";
+    return children?.length ? plainText(children) : content;
+  };
+  return tokens.map(text).join("");
+}
+
 function single(token) {
   switch (token.type) {
     case "inline": return elements(token.children);
-    case "code_block": case "fence": return html`<pre tabIndex="0"><code>${token.content}</code></pre>`;
+    case "code_block": return html`<${Code} text=${token.content} />`;
+    case "fence": return html`<${Code} text=${token.content} info=${token.info} />`;
+    case "formula": case "formula_block": return formula(token);
+    case "footnote_ref": return noteMark(token.meta);
     case "code_inline": return html`<code>${token.content}</code>`;
     case "hr": return html`<hr />`;
     case "hardbreak": return html`<br />`;
     case "softbreak": return "\n";
-    case "image": return link(token.attrGet("src") ?? "", `image: ${token.content || "without a name"}`);
+    case "image": return link(token.attrGet("src") ?? "", `image: ${plainText(token.children) || "without a name"}`);
     default: return token.content;
   }
 }

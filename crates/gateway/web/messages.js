@@ -4,6 +4,7 @@ import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/pre
 import { Content, Copy, Do, Large, Versioned } from "./parts.js";
 import { Dialog } from "./dialog.js";
 import { Run } from "./run.js";
+import { PRIORITY, waiting } from "./strip.js";
 import { Clock, Stamp } from "./time.js";
 import { mark, unmark } from "./mark.js";
 import { beginning, contentOf, jsonText, visible, whoText } from "./text.js";
@@ -121,9 +122,8 @@ export function Messages({ conversation }) {
     }, 100);
   };
 
-  const { forkedFrom: from } = conversation;
-  const ownFrom = from ? conversation.items.findIndex((item) => (item.seq ?? Infinity) > from.seq) : -1;
-  const isBehind = Boolean(conversation.activeRun);
+  // These are above the box.
+  const waits = new Set(waiting(conversation).map(({ item }) => item));
   return html`<div class="scroll" ref=${box} onScroll=${scrolled} onClick=${opening} tabIndex="0" role="region" aria-label="Conversation">
     <div class="messages" ref=${inside}>
       ${conversation.hasOlder && html`<p class="older"><button type="button" class="quiet" disabled=${loading} onClick=${older}>
@@ -131,37 +131,27 @@ export function Messages({ conversation }) {
       ${error && html`<p class="error" role="alert">${error}</p>`}
       ${conversation.entered && conversation.items.length === 0 && conversation.sending.length === 0
         && html`<p class="hint">No messages yet.</p>`}
-      ${conversation.items.flatMap((item, n) => [
-        ...(n === ownFrom ? [html`<${CopyOf} key="copy" from=${from} />`] : []),
-        html`<${Versioned} key=${item.key} of=${item.kind === "note" ? Note : Exchange} item=${item} version=${item.version}
-          position=${item.run && state.agentIsThere(conversation) ? conversation.position(item) : null} isBehind=${isBehind} />`,
-      ])}
-      ${from && ownFrom < 0 && html`<${CopyOf} from=${from} />`}
+      ${conversation.items.filter((item) => !waits.has(item)).map((item) => {
+        const isNext = item.run && state.agentIsThere(conversation) && conversation.position(item) !== null;
+        const variants = item.message && state.variants.at(conversation, item);
+        return html`<${Versioned} key=${item.key} of=${item.kind === "note" ? Note : Exchange} item=${item} version=${item.version}
+          isNext=${isNext} variant=${variants ? `${variants.at}/${variants.all.length}` : ""} />`;
+      })}
       ${conversation.sending.map((entry) => html`<${Sending} key=${entry.key} entry=${entry} error=${entry.error} />`)}
     </div>
     ${isBelow && html`<div class="below"><button type="button" onClick=${toEnd}>New below ↓</button></div>`}
   </div>`;
 }
 
-/** The line in a copied session at which its own messages begin. */
-function CopyOf({ from }) {
-  const title = visible(from.title) || "Untitled";
-  return html`<p class="hint copy-of">${from.seq > 1 ? `Up to here a copy of “${title}”` : `Started again from the first message of “${title}”`},
-    which stays as it is. <a href=${address.sessionAddress(from.sessionId, from.before)}>Back to it</a></p>`;
-}
-
-function Exchange({ item, position, isBehind }) {
+function Exchange({ item, isNext }) {
   const { message, run } = item;
   return html`<article class="exchange" id=${item.key} tabIndex="-1" aria-label=${message ? "Message and answer" : "Answer"}>
-    ${message && html`<${Said} item=${item} position=${position} isBehind=${isBehind} />`}
+    ${message && html`<${Said} item=${item} isNext=${isNext} />`}
     <${Run} run=${run} />
   </article>`;
 }
 
-/** The priority of a message, if it is not the default. */
-const PRIORITY = { now: "interrupts", steer: "in the middle", later: "when idle" };
-
-function Said({ item, position, isBehind }) {
+function Said({ item, isNext }) {
   const { message, run } = item;
   const [events, setEvents] = useState(false);
   const text = contentOf(message.content).text;
@@ -172,29 +162,36 @@ function Said({ item, position, isBehind }) {
       </span>
       <div class="actions">
         <${Copy} text=${text} />
-        ${!readOnly && html`<${Do} action=${() => state.sendCopy(item, message.content)} title=${IN_A_COPY}>Try again in a copy<//>
-          <a href=${address.editAddress(state.conversation.id, item.seq)} title=${IN_A_COPY}>Edit in a copy</a>`}
+        ${!readOnly && html`<${Do} action=${() => state.sendCopy(item, message.content)} title=${IN_A_COPY}>Try again<//>
+          <a href=${address.editAddress(state.conversation.id, item.seq)} title=${IN_A_COPY}>Edit</a>`}
         <button type="button" onClick=${() => setEvents(true)}>Events</button>
+        <${Copy} text=${() => linkTo(item)} label="Link" />
       </div>
+      <${Switch} item=${item} />
     </div>
     <${Content} content=${message.content} plain=${true} />
     ${message.large && html`<${Large} large=${message.large} what="This message" />`}
-    ${position !== null && html`<p class="queue">
-      <span>${placeInLine(position, isBehind)}</span>
+    ${isNext && html`<p class="queue"><span>waits for the agent</span>
       ${run.runId && !readOnly && html` <${Do} class="quiet" action=${() => state.cancel(run)}>Take back<//>`}
-      ${run.runId && !readOnly && position > 0 && message.mine && html` <${Do} class="quiet" action=${() => state.urgent(item)}>Send now<//>`}
     </p>`}
     ${events && html`<${Events} run=${run} onClose=${() => setEvents(false)} />`}
   </div>`;
 }
 
-const IN_A_COPY = "In a new session, with everything before this message. This one stays as it is.";
+const IN_A_COPY = "As a variant: what was said stays as it is, and can be switched to.";
 
-/** Where a message waits, behind so many; `isBehind` an answer that is under way. */
-function placeInLine(position, isBehind) {
-  if (position === 0) return "waits for the agent";
-  const n = isBehind ? position : position + 1;
-  return n === 1 ? "next" : `${n === 2 ? "2nd" : n === 3 ? "3rd" : `${n}th`} in line`;
+/** The address of a message, for others. */
+const linkTo = (item) => new URL(address.sessionAddress(state.conversation.id, item.seq), document.baseURI).href;
+
+/** The switch between the variants of a message. */
+function Switch({ item }) {
+  const variants = state.variants.at(state.conversation, item);
+  if (!variants) return null;
+  const { all, at } = variants;
+  const way = (n, sign, label) => (all[n] ? html`<a href=${address.sessionAddress(all[n].id, all[n].seq)} aria-label=${label}>${sign}</a>`
+    : html`<span aria-hidden="true">${sign}</span>`);
+  return html`<span class="variants" role="group" aria-label="Variants">${way(at - 1, "◂", "Previous variant")}
+    <span class="figure">${at + 1}/${all.length}</span>${way(at + 1, "▸", "Next variant")}</span>`;
 }
 
 function Note({ item }) {

@@ -1,7 +1,8 @@
 // Small components that others use.
 
 import { Component, html, useEffect, useState } from "./vendor/preact.js";
-import { bytesText, contentOf, showable } from "./text.js";
+import { Dialog } from "./dialog.js";
+import { bytesText, contentOf, showable, visible } from "./text.js";
 import { Markdown } from "./markdown.js";
 
 /** A button for an action that may fail: the error is shown next to it, and it is disabled while the action runs. */
@@ -76,10 +77,7 @@ export function Content({ content, plain = false }) {
 
 function File({ file }) {
   const kind = showable(file);
-  if (kind === "image") {
-    const image = html`<img src=${file.url} alt=${file.name} loading="lazy" />`;
-    return file.url.startsWith("data:") ? image : html`<a href=${file.url} target="_blank" rel="noopener noreferrer">${image}</a>`;
-  }
+  if (kind === "image") return html`<${Picture} file=${file} />`;
   if (kind === "audio") return html`<audio controls src=${file.url} aria-label=${file.name}></audio>`;
   let url = null;
   try { url = new URL(file.url, document.baseURI); } catch { /* Then it is a name only. */ }
@@ -87,6 +85,18 @@ function File({ file }) {
   if (!leads) return html`<span>${file.name} (${file.type || "a file"})</span>`;
   return html`<a href=${url.href} target="_blank" rel="noopener noreferrer">${file.name}</a>${
     url.origin !== location.origin && html`<span class="leads-to"> (${url.host})</span>`}`;
+}
+
+/** An image, which opens large. */
+function Picture({ file }) {
+  const [isLarge, setLarge] = useState(false);
+  const name = visible(file.name), image = html`<img src=${file.url} alt=${name} loading="lazy" />`;
+  return html`<button type="button" class="picture" aria-label=${`${name}: show it large`}
+      onClick=${() => setLarge(true)}>${image}</button>
+    ${isLarge && html`<${Dialog} title=${name} class="large-picture" onClose=${() => setLarge(false)}>${image}
+      <p class="buttons">${!file.url.startsWith("data:") && html`<a class="button" href=${file.url} target="_blank"
+        rel="noopener noreferrer">Open by itself</a>`}
+        <button type="button" onClick=${() => setLarge(false)}>Close</button></p><//>`}`;
 }
 
 /** Copies text to the clipboard, also outside of a secure context. */
@@ -101,10 +111,11 @@ export async function copy(text) {
   if (!done) throw new Error("The browser does not allow copying here.");
 }
 
+/** `text`: or a function that returns it. */
 export function Copy({ text, label = "Copy" }) {
   const [done, setDone] = useState(false);
   const action = async () => {
-    await copy(text);
+    await copy(typeof text === "function" ? text() : text);
     setDone(true);
     setTimeout(() => setDone(false), 2000);
   };

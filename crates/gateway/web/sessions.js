@@ -2,6 +2,7 @@
 
 import { html, useRef, useState } from "./vendor/preact.js";
 import { Halves, LogOut, Theme } from "./nav.js";
+import { Notify } from "./notices.js";
 import { Do } from "./parts.js";
 import { Ago, useClock, duration } from "./time.js";
 import { readOnly, state } from "./state.js";
@@ -18,7 +19,7 @@ const PAUSE = 250;
 
 export function Sessions({ onHelp }) {
   const { sessions, search, route } = state;
-  const shown = search?.found ?? sessions.list;
+  const shown = search?.found ? search.found.map((session) => ({ session })) : state.variants.together(sessions.list, state.conversation?.id);
   return html`<nav class="sessions" aria-label="Sessions">
     ${route.view === "list" && html`<h1 class="unseen">Sessions</h1>`}
     <div class="top">
@@ -32,12 +33,13 @@ export function Sessions({ onHelp }) {
     ${search?.found && shown.length === 0 && html`<p class="hint">Nothing found in titles, messages and tools.</p>`}
     ${sessions.loaded && !search && shown.length === 0 && html`<p class="hint">There are no sessions yet.</p>`}
     <ul>
-      ${shown.map((session) => html`<li key=${session.id}><${Row} session=${session} /></li>`)}
+      ${shown.map(({ session, count }) => html`<li key=${session.id}><${Row} session=${session} count=${count} /></li>`)}
     </ul>
     ${!search && sessions.total > sessions.list.length && html`<p class="hint">
       <${Do} action=${() => state.more()}>Show more<//> ${" "}${sessions.list.length} of ${sessions.total}</p>`}
     <div class="bottom">
       <${Theme} />
+      <${Notify} />
       <button type="button" class="quiet" onClick=${onHelp}>Keys</button>
       <${LogOut} />
     </div>
@@ -67,8 +69,8 @@ function Search() {
   </div>`;
 }
 
-function Row({ session }) {
-  const { id, title, state: what, since, match, matchSeq, lastActivity, lastMessage, forkedFrom } = session;
+function Row({ session, count }) {
+  const { id, title, state: what, since, match, matchSeq, lastActivity, lastMessage } = session;
   const isCurrent = state.conversation?.id === id;
   const unread = state.isUnread(session);
   return html`<a class=${`session ${what ?? ""} ${unread ? "unread" : ""}`} href=${address.sessionAddress(id, matchSeq, state.search?.query?.trim())}
@@ -80,7 +82,7 @@ function Row({ session }) {
       ${what === "waiting" && html`<span class="needs">waiting<${Since} since=${since} /></span>`}
       ${what === "failed" && html`<span class="needs">failed</span>`}
       ${unread && html`<strong class="needs">unread</strong>`}
-      ${forkedFrom && html`<span class="part" title=${`Of “${visible(forkedFrom.title)}”`}>copy</span>`}
+      ${count > 1 && html`<span class="part">${count} variants</span>`}
       ${!since && html`<span class="part"><${Ago} time=${lastActivity} /></span>`}
     </span>
     ${match ? html`<span class="excerpt found"><${Match} text=${match} /></span>` : lastMessage && lastMessage !== title && html`<span class="excerpt">${visible(unmarked(lastMessage))}</span>`}

@@ -1,22 +1,21 @@
 // The state of the page and its actions: the list of sessions, the open conversation, the connection.
 
-import { Connection, Lost, Refused } from "./connection.js";
+import { Connection, Refused } from "./connection.js";
 import { Conversation } from "./conversation.js";
-import { Changes } from "./frame.js";
 import { clientId, drafts, forgetSession, lastSession, outbox, randomId, seen } from "./kept.js";
 import { announce } from "./announce.js";
+import { lookWhileHidden, notice } from "./notices.js";
 import { beginning, contentOf, draftOf, sentence } from "./text.js";
-import { api, get } from "./look/api.js";
+import { api } from "./look/api.js";
 import { Stream } from "./look/stream.js";
+import { Variants } from "./variants.js";
+import { MESSAGES, Reader } from "./reader.js";
 import * as address from "./address.js";
-
-/** How many messages are requested at once, and how many steps between them. */
-const MESSAGES = 20, STEPS = 1000;
 
 /** The largest message, in characters: a frame may have a mebibyte. */
 const LONGEST = 300_000;
 
-class State extends Changes {
+class State extends Reader {
   constructor() {
     super();
     this.route = address.current();
@@ -33,11 +32,13 @@ class State extends Changes {
       onChange: () => { this.watchAll(); this.changed(); },
     });
     this.watch = null;
+    this.variants = new Variants((method, params) => this.connection.request(method, params), () => this.changed());
   }
 
   start() {
     addEventListener("hashchange", () => this.follow());
     document.addEventListener("visibilitychange", () => this.refreshSeen());
+    lookWhileHidden(() => this.refresh());
     this.follow();
     this.connection.connect();
   }
@@ -58,6 +59,7 @@ class State extends Changes {
     if (session && this.conversation?.id !== session) {
       this.conversation = this.newConversation(session);
       this.enter();
+      this.variants.learn(session);
     } else if (!session) {
       this.conversation = null;
     }
@@ -164,6 +166,9 @@ class State extends Changes {
         if (!page.sessions.length) break;
       } while (list.length < Math.min(sessions.wanted, total));
       Object.assign(sessions, { list, total, error: null, loaded: true });
+      this.variants.take(list);
+      notice(list);
+      if (this.conversation) this.variants.learn(this.conversation.id);
       this.sawConversation();
     } catch (error) {
       if (error instanceof Refused) sessions.error = sentence(error);
@@ -229,42 +234,6 @@ class State extends Changes {
 
   // The conversation
 
-  /** Reads the steps between the events `from` and `before`. Of very many, only the last are read; the others on
-   * request. */
-  async fillSteps(conversation, from, before, most = 5000) {
-    const steps = [];
-    let page, reached = before;
-    try {
-      do {
-        const params = { sessionId: conversation.id, after: Math.max(from - 1, 0), before: reached, limit: STEPS };
-        page = await this.connection.request("sessions.steps", params);
-        steps.unshift(...page.events);
-        reached = page.events[0]?.seq ?? from;
-      } while (page.hasMore && reached > from && steps.length < most);
-    } finally {
-      conversation.fill(steps, page && !page.hasMore ? from : reached);
-    }
-  }
-
-  /** Reads the steps of one run, if they were too many. */
-  async stepsOf(run) {
-    const conversation = this.conversation;
-    try {
-      await this.fillSteps(conversation, run.of.seq, run.stepsBefore, 20_000);
-    } catch (error) {
-      throw new Error(sentence(error));
-    }
-  }
-
-  async older() {
-    const { conversation } = this;
-    const before = conversation.oldestSeq;
-    const page = await this.connection.request("sessions.history", { sessionId: conversation.id, before, limit: MESSAGES });
-    conversation.hasOlder = page.hasMore && page.messages.length > 0;
-    conversation.history(page.messages);
-    await this.fillSteps(conversation, conversation.oldestSeq ?? 0, before);
-  }
-
   /** Sends a message. It is kept in the browser until the gateway has it. */
   async send(content, priority, agent) {
     if (JSON.stringify(content).length > LONGEST) throw new Error("The message is too long. Attach it as a file.");
@@ -327,15 +296,6 @@ class State extends Changes {
     this.changed();
   }
 
-  /** A request whose outcome the user waits for. Throws an error with a sentence for the user. */
-  async ask(method, params) {
-    try {
-      return await this.connection.request(method, params);
-    } catch (error) {
-      throw new Error(error instanceof Lost ? "There is no connection. Try again in a moment." : sentence(error));
-    }
-  }
-
   /** Gives the open session another agent. */
   async moveTo(agent) {
     const { conversation } = this;
@@ -358,11 +318,23 @@ class State extends Changes {
     return this.ask("permission.answer", { sessionId: this.conversation.id, requestId: asked.requestId, choice });
   }
 
+  /** Gives the conversation a title, in all its variants. */
   async rename(title) {
     const { conversation } = this;
     await this.ask("sessions.rename", { sessionId: conversation.id, title });
     conversation.title = title;
+    const others = this.variants.of(conversation.id).filter(({ id }) => id !== conversation.id);
+    for (const { id } of others) await this.ask("sessions.rename", { sessionId: id, title });
     this.refreshSoon();
+  }
+
+  /** Saves the open conversation as a file: "md" or "json". */
+  async export(kind) {
+    const { id, agent } = this.conversation, title = this.titleOf(this.conversation);
+    const { asJson, asMarkdown, save } = await import("./export.js");
+    const text = await (kind === "json" ? asJson : asMarkdown)((method, params) => this.ask(method, params), { id, title, agent });
+    const name = title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").slice(0, 60) || "conversation";
+    save(`${name}.${kind}`, kind === "json" ? "application/json" : "text/markdown", text);
   }
 
   async delete() {
@@ -376,53 +348,12 @@ class State extends Changes {
   /** Copies the session up to a message, and sends this content there in place of the message. */
   async sendCopy(exchange, content) {
     const { conversation } = this;
-    const params = { sessionId: conversation.id, before: exchange.message.id };
-    const title = this.titleOfCopy(conversation, exchange, contentOf(content).text);
-    if (title) params.title = title;
-    const { sessionId } = await this.ask("sessions.fork", params);
+    const { sessionId } = await this.ask("sessions.fork", { sessionId: conversation.id, before: exchange.message.id });
     outbox.add(sessionId, this.entry(content));
-    this.refreshSoon();
+    await this.refresh();
     address.go(address.sessionAddress(sessionId));
   }
 
-  /** A title that no other session in the list has. If nothing is copied, it comes from the new message. */
-  titleOfCopy(conversation, exchange, text) {
-    const isAnew = !conversation.hasOlder && conversation.items.find((item) => item.message) === exchange;
-    const own = this.titleOf(conversation);
-    const name = isAnew ? [...text.replace(/\s+/g, " ").trim()].slice(0, 60).join("").trimEnd() : own;
-    const taken = new Set([own, ...this.sessions.list.map((session) => session.title)]);
-    if (!name || !taken.has(name)) return isAnew ? null : name;
-    const stem = name.replace(/ \(\d+\)$/, "");
-    let n = 2;
-    while (taken.has(`${stem} (${n})`)) n++;
-    return `${stem} (${n})`;
-  }
-
-  /** The run of the session's agent, as Queues has it, in which a run was worked on; null if it is not kept. */
-  async lookedAt(run) {
-    const at = run.firstBegan ?? run.ending?.at;
-    const list = [this.conversation.id, "consumers", "agent", "runs"];
-    let before;
-    do {
-      const { runs, next_before: next } = await get(api(list, { before, limit: 200 }));
-      const found = runs.find(({ started_at: began }) => Date.parse(began) <= at);
-      if (found) return !found.ended_at || Date.parse(found.ended_at) >= at ? found : null;
-      before = next;
-    } while (before);
-    return null;
-  }
-
-  /** The last events of a run, in order: those of other runs may be between them. */
-  async eventsOf(run, most = 200) {
-    const { id } = this.conversation;
-    let before = run.ending ? run.ending.seq + 1 : undefined, events = [], page;
-    do {
-      page = await this.ask("sessions.steps", { sessionId: id, after: Math.max(run.of.seq - 1, 0), before, limit: STEPS });
-      events.unshift(...page.events.filter(({ payload }) => payload.runId === run.runId));
-      before = page.events[0]?.seq;
-    } while (page.hasMore && before && events.length < most);
-    return { events: events.slice(-most), hasMore: page.hasMore || events.length > most };
-  }
 }
 
 export const state = new State();

@@ -9,6 +9,7 @@ import { Halves } from "./nav.js";
 import { Offline } from "./offline.js";
 import { Do } from "./parts.js";
 import { Sessions } from "./sessions.js";
+import { Strip } from "./strip.js";
 import { visible } from "./text.js";
 import { readOnly, state } from "./state.js";
 import * as address from "./address.js";
@@ -31,32 +32,19 @@ export function Chat({ onHelp }) {
 /** Set if there is no agent to talk to. */
 const { opens } = document.documentElement.dataset;
 
-/** The start page: what it is for, and a box to write in. */
-function Welcome() {
+/** A page to begin on: who answers, and a box to write in. */
+function Begin({ head }) {
   const [dropped, drop] = useDrop();
-  // The agent of new sessions: undefined if there is none, empty if its name is not known.
-  const { agent } = document.documentElement.dataset;
   return html`<section class="conversation welcome" ...${drop}>
-    <header class="narrow"><${Halves} /></header>
-    <div class="scroll"><div class="messages">
-      <p class="product">thread</p>
-      <p>Conversations with ${agent ? html`the agent <strong>${agent}</strong>` : "an agent"}, kept as durable queues on this machine: nothing that is said or done here is lost.</p>
-      <p class="hint">${agent === undefined ? "No agent is set up here: messages wait until one is there." : "Write a message to begin a session."}</p>
-    </div></div>
+    ${head}
     <${Offline} connection=${state.connection} />
-    <${Write} session="new" dropped=${dropped} />
+    <div class="scroll"><${Write} session="new" dropped=${dropped} /></div>
   </section>`;
 }
 
-function New() {
-  const [dropped, drop] = useDrop();
-  return html`<section class="conversation" ...${drop}>
-    <header><${Back} /><h1>New session</h1></header>
-    <div class="scroll"><div class="messages">${!readOnly && html`<p class="hint">The session begins with your first message.</p>`}</div></div>
-    <${Offline} connection=${state.connection} />
-    <${Write} session="new" dropped=${dropped} />
-  </section>`;
-}
+const Welcome = () => html`<${Begin} head=${html`<header class="narrow"><${Halves} /></header>`} />`;
+
+const New = () => html`<${Begin} head=${html`<header><${Back} /><h1>New session</h1></header>`} />`;
 
 function Open({ conversation }) {
   const [dropped, drop] = useDrop();
@@ -72,6 +60,7 @@ function Open({ conversation }) {
     <${Header} conversation=${conversation} title=${state.titleOf(conversation)} clients=${conversation.clients} />
     <${Messages} conversation=${conversation} />
     <${Question} asked=${asked} />
+    <${Strip} conversation=${conversation} />
     <${Offline} connection=${state.connection} />
     <${Write} key=${`${conversation.drafts} ${edited?.key}`} session=${edited ? `${conversation.id}/${seq}` : conversation.id} edited=${edited}
       activeRun=${conversation.activeRun} isBusy=${conversation.openRuns().length > 0} dropped=${dropped} />
@@ -116,11 +105,25 @@ function Header({ conversation, title, clients }) {
     <span class="here" title="Clients in this session, this one included">${clients > 1 ? `${clients} here` : ""}</span>
     <${Moves} conversation=${conversation} />
     <a class="look-link" href=${address.look(conversation.id)} title="Its events, its agent's runs and what waits">Queue</a>
+    <button type="button" class="quiet" onClick=${() => setDoing("export")}>Export</button>
     ${!readOnly && html`<button type="button" class="quiet" onClick=${() => setDoing("rename")}>Rename</button>
       <button type="button" class="quiet" onClick=${() => setDoing("delete")}>Delete</button>`}
+    ${doing === "export" && html`<${Export} onClose=${done} />`}
     ${doing === "rename" && html`<${Rename} title=${title} onClose=${done} />`}
     ${doing === "delete" && html`<${Delete} title=${title} onClose=${done} />`}
   </header>`;
+}
+
+function Export({ onClose }) {
+  const save = (kind) => async () => {
+    await state.export(kind);
+    onClose();
+  };
+  return html`<${Dialog} title="Export the conversation" onClose=${onClose}>
+    <p>Markdown has the messages and answers; JSON has also what the agent did between them.</p>
+    <p class="buttons"><${Do} action=${save("md")}>Markdown<//><${Do} action=${save("json")}>JSON<//>
+      <span class="space"></span><button type="button" onClick=${onClose}>Cancel</button></p>
+  <//>`;
 }
 
 function Rename({ title, onClose }) {
@@ -148,8 +151,10 @@ function Rename({ title, onClose }) {
 }
 
 function Delete({ title, onClose }) {
-  return html`<${Dialog} title="Delete the session?" onClose=${onClose}>
-    <p>“${visible(title) || "Untitled"}”: its messages and files are deleted for everybody, and its agent is stopped.</p>
+  const others = state.variants.of(state.conversation.id).length - 1;
+  return html`<${Dialog} title=${others > 0 ? "Delete this variant?" : "Delete the session?"} onClose=${onClose}>
+    <p>“${visible(title) || "Untitled"}”: its messages and files are deleted for everybody, and its agent is stopped.${
+      others > 0 && ` The other ${others === 1 ? "variant stays" : `${others} variants stay`}.`}</p>
     <p class="buttons"><button type="button" onClick=${onClose}>Keep it</button>
       <${Do} class="danger" action=${() => state.delete()}>Delete<//></p>
   <//>`;

@@ -19,7 +19,7 @@ const NPM: [(&str, &[&str]); 10] = [
     ("acp", &["@agentclientprotocol/sdk@1.0.0"]),
     ("agui-0", &["@ag-ui/client@0.0.59"]),
     ("agui-1", &["@ag-ui/client@1.0.0"]),
-    ("axe", &["axe-core@4.14.1"]),
+    ("axe", &["axe-core@4.14.1", "commonmark-spec@0.31.2"]),
     ("copilotkit", &["@copilotkit/runtime@1.75.0", "@copilotkit/core@1.75.0"]),
     // The conformance suites need a newer Node than Debian has.
     (

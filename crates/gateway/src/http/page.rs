@@ -20,8 +20,8 @@ use crate::gateway::Gateway;
 
 /// Nothing may come from another host, and no text may become script, style or markup.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
-                      img-src 'self' data:; media-src 'self' data:; base-uri 'none'; form-action 'none'; \
-                      frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
+                      img-src 'self' data:; media-src 'self' data:; manifest-src 'self'; base-uri 'none'; \
+                      form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
 struct File {
     name: &'static str,
@@ -35,6 +35,15 @@ struct Packed {
     bytes: Vec<u8>,
     tag: String,
 }
+
+/// The files that are served, by the ends of their names.
+const KINDS: [(&str, &str); 5] = [
+    ("html", "text/html; charset=utf-8"),
+    ("css", "text/css; charset=utf-8"),
+    ("js", "text/javascript; charset=utf-8"),
+    ("svg", "image/svg+xml"),
+    ("webmanifest", "application/manifest+json"),
+];
 
 macro_rules! files {
     ($($name:literal)*) => {
@@ -56,14 +65,22 @@ files! {
     "app.js"
     "attachments.js"
     "blocks.js"
+    "changes.js"
+    "code.js"
+    "commands.js"
     "composer.js"
     "connection.js"
     "conversation.js"
     "dialog.js"
+    "diff.js"
+    "export.js"
+    "formula.js"
+    "formulas.js"
     "frame.js"
     "kept.js"
     "keys.js"
     "login.js"
+    "manifest.webmanifest"
     "look/look.css"
     "look/actions.js"
     "look/api.js"
@@ -89,19 +106,66 @@ files! {
     "markdown.js"
     "messages.js"
     "nav.js"
+    "notices.js"
     "offline.js"
+    "parser.js"
     "parts.js"
     "permission.js"
+    "reader.js"
     "run.js"
+    "runs.js"
     "sessions.js"
     "state.js"
+    "strip.js"
     "talk.js"
     "text.js"
     "theme.js"
     "time.js"
     "tool.js"
-    "vendor/preact.js"
+    "variants.js"
+    "vendor/diff/diff/base.js"
+    "vendor/diff/diff/line.js"
+    "vendor/diff/util/params.js"
+    "vendor/highlight/core.js"
+    "vendor/highlight/languages/bash.js"
+    "vendor/highlight/languages/c.js"
+    "vendor/highlight/languages/cpp.js"
+    "vendor/highlight/languages/csharp.js"
+    "vendor/highlight/languages/css.js"
+    "vendor/highlight/languages/dart.js"
+    "vendor/highlight/languages/diff.js"
+    "vendor/highlight/languages/dockerfile.js"
+    "vendor/highlight/languages/elixir.js"
+    "vendor/highlight/languages/go.js"
+    "vendor/highlight/languages/graphql.js"
+    "vendor/highlight/languages/haskell.js"
+    "vendor/highlight/languages/ini.js"
+    "vendor/highlight/languages/java.js"
+    "vendor/highlight/languages/javascript.js"
+    "vendor/highlight/languages/json.js"
+    "vendor/highlight/languages/kotlin.js"
+    "vendor/highlight/languages/lua.js"
+    "vendor/highlight/languages/makefile.js"
+    "vendor/highlight/languages/markdown.js"
+    "vendor/highlight/languages/nginx.js"
+    "vendor/highlight/languages/perl.js"
+    "vendor/highlight/languages/php.js"
+    "vendor/highlight/languages/powershell.js"
+    "vendor/highlight/languages/python.js"
+    "vendor/highlight/languages/r.js"
+    "vendor/highlight/languages/ruby.js"
+    "vendor/highlight/languages/rust.js"
+    "vendor/highlight/languages/scala.js"
+    "vendor/highlight/languages/shell.js"
+    "vendor/highlight/languages/sql.js"
+    "vendor/highlight/languages/swift.js"
+    "vendor/highlight/languages/typescript.js"
+    "vendor/highlight/languages/xml.js"
+    "vendor/highlight/languages/yaml.js"
+    "vendor/katex.js"
+    "vendor/markdown-it-footnote.js"
     "vendor/markdown-it.js"
+    "vendor/preact.js"
 }
 
 impl File {
@@ -110,12 +174,8 @@ impl File {
     }
 
     fn kind(&self) -> &'static str {
-        match self.name.rsplit_once('.') {
-            Some((_, "html")) => "text/html; charset=utf-8",
-            Some((_, "css")) => "text/css; charset=utf-8",
-            Some((_, "svg")) => "image/svg+xml",
-            _ => "text/javascript; charset=utf-8",
-        }
+        let end = self.name.rsplit_once('.').map_or("", |(_, end)| end);
+        KINDS.iter().find(|(kind, _)| end == *kind).map_or("application/octet-stream", |(_, name)| name)
     }
 
     fn packed(&'static self) -> &'static Packed {
@@ -198,14 +258,16 @@ mod tests {
     #[test]
     fn every_file_of_the_page_is_served() {
         let web = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("web");
-        let names = |dir: &str| -> Vec<String> {
-            let files = std::fs::read_dir(web.join(dir)).unwrap().map(|entry| entry.unwrap().path());
-            let served = files.filter(|path| {
-                path.extension().is_some_and(|e| ["html", "css", "js", "svg"].iter().any(|kind| e == *kind))
-            });
-            served.map(|path| path.strip_prefix(&web).unwrap().to_str().unwrap().to_owned()).collect()
-        };
-        let mut there = [names(""), names("look"), names("vendor")].concat();
+        let (mut there, mut folders) = (Vec::new(), vec![web.clone()]);
+        while let Some(folder) = folders.pop() {
+            for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+                if path.is_dir() {
+                    folders.push(path);
+                } else if path.extension().is_some_and(|end| KINDS.iter().any(|(kind, _)| end == *kind)) {
+                    there.push(path.strip_prefix(&web).unwrap().to_str().unwrap().to_owned());
+                }
+            }
+        }
         let mut served: Vec<&str> = FILES.iter().map(|file| file.name).collect();
         there.sort();
         served.sort_unstable();

@@ -204,179 +204,6 @@ async def an_answer_streams_with_its_thinking_and_its_tools():
             await expect(tab.locator(".unseen[role=status]")).to_contain_text("Answer: The script runs as")
 
 
-# Forms in which an answer may come.
-FORMS = """
-Do this:
-
-1. First:
-```sh
-ls
-```
-2. Second:
-```sh
-cat a
-```
-3. Third
-=====
-1. First
-
-   ```sh
-   ls
-
-   cd
-   ```
-
-2. Second
-   goes on
-3. Third
-
-   - a
-     - b
-
-       more
-   - c
-* other
-+ third
-=====
-| left | middle | right |
-|:--|:-:|--:|
-| 1 | 2 | 3 |
-
-para
-a | b
---|--
-1 | 2
-=====
-- [ ] one
-- [x] two **bold**
-- [X] three
-
-1. [ ] four
-- [ ]
-- [x](http://a.example)
-=====
-See [one][1] and [two] and [three][], and [one][1].
-
-[1]: http://one.example/ 'a title
-that goes on'
-[two]: <http://two.example/>
-
-# Heading
-
-> [Three]: http://three.example/
-
-[1]: http://not.example/
-=====
-> a
-> > b
-> c
-lazy
-> - x
-> - y
-
-out
-=====
-<b>bold</b> <script>alert(1)</script>
-
-<div>
-x
-</div>
-=====
-````md
-```
-x
-```
-````
-~~~
-```
-=====
-Title
-===
-para
-#
-1)
-1) x
-***
-- a
----
-    code
-
-
-    more
-
-para
-    lazy
-=====
-[no]: http://no.example/
-'title
-more
-
-then' [no]
-"""[1:-1].split("\n=====\n")
-
-# The shape of an element, or of HTML: its relevant tags and attributes, and its text without spaces.
-SHAPES = """
-const shape = {
-  tags: new Set("a blockquote br code em h1 h2 h3 h4 h5 h6 hr li ol p pre strong table tbody td th thead tr ul".split(" ")),
-  of(node) {
-    if (node.nodeType === Node.TEXT_NODE) return node.data.replace(/\\s/g, "");
-    const is = (name) => node.classList.contains(name);
-    if (is("leads-to")) return "";
-    if (is("box")) return node.getAttribute("aria-label") === "done" ? "[x]" : "[]";
-    const tag = is("heading") ? node.classList[1] : node.localName;
-    const inside = [...node.childNodes].map(shape.of).join("");
-    if (!shape.tags.has(tag)) return inside;
-    const about = [tag === "ol" && node.start !== 1 && `start=${node.start}`, ["center", "right"].find(is), node.getAttribute("href")];
-    return `<${[tag, ...about].filter(Boolean).join(" ")}>${inside}${["hr", "br"].includes(tag) ? "" : `</${tag}>`}`;
-  },
-  // A link that leads nowhere is shown as text.
-  ofHtml(html) {
-    const link = (text) => { const url = /href="([^"]*)"/.exec(text)?.[1]; try { return url && new URL(url).href; } catch { return null; } };
-    const links = html.replace(/<a ([^>]*)>(.*?)<\\/a>/gs, (all, about, text) => link(about) ? all : text);
-    return links.replace(/\\s*<(\\/?)(\\w+)([^>]*)>\\s*|[^<]+/g, (text, end, tag, rest) => {
-      if (!tag) return text.replace(/\\s/g, "").replace(/&(lt|gt|quot|amp);/g, (_, name) => ({ lt: "<", gt: ">", quot: '"', amp: "&" })[name]);
-      const about = [/start="\\d+"/.exec(rest)?.[0].replaceAll('"', ""), /text-align:(center|right)/.exec(rest)?.[1], link(rest)];
-      return `<${[end + tag, ...about].filter(Boolean).join(" ")}>`;
-    });
-  },
-};
-"""
-
-GROWS = """async (forms) => {
-  """ + SHAPES + """
-  const { h, render } = await import("./page/vendor/preact.js");
-  const { default: MarkdownIt } = await import("./page/vendor/markdown-it.js");
-  const { Blocks } = await import("./page/blocks.js");
-  const { Markdown } = await import("./page/markdown.js");
-  const whole = new MarkdownIt({ html: false, linkify: true }), box = document.createElement("div");
-  whole.linkify.set({ fuzzyLink: false, fuzzyEmail: false, fuzzyIP: false });
-  let cuts = 0;
-  for (const form of forms) for (const size of [1, 5]) {
-    const source = new Blocks();
-    render(null, box);
-    for (let at = 0; at < form.length; at += size) {
-      source.add(form.slice(at, at + size));
-      render(h(Markdown, { source, version: at }), box);
-      // Several blocks at once may take several pictures.
-      while (box.querySelectorAll(".block").length < source.blocks.length) await new Promise(requestAnimationFrame);
-      const text = form.slice(0, at + size), shown = shape.of(box).replaceAll("[X]", "[x]");
-      const should = shape.ofHtml(whole.render(text)).replaceAll("[X]", "[x]");
-      if (shown !== should) return { text, shown, should };
-      cuts++;
-    }
-  }
-  return cuts;
-}"""
-
-
-async def an_answer_that_grows_is_at_each_moment_what_it_would_be_at_once():
-    with Gateway(*NDJSON) as gateway:
-        async with Browser() as browser:
-            tab = await browser.tab(gateway)
-            cuts = await tab.evaluate(GROWS, FORMS)
-            assert isinstance(cuts, int) and cuts > 900, cuts
-
-
 async def steps_with_code_between_them_stay_steps():
     with Gateway(*NDJSON) as gateway:
         plays(gateway, how=[
@@ -645,14 +472,10 @@ async def events_of_a_message_are_its_own():
             await tab.new("first")
             await tab.say("second")
             second = tab.locator(".exchange", has=tab.page.locator(".said", has_text="second"))
-            await expect(second.locator(".queue")).to_contain_text("next")
+            await expect(tab.locator(".strip li")).to_contain_text("second")
             go(gateway, "ready")
             await expect(tab.locator(".tool")).to_have_count(1)
-            await second.hover()
-            await second.get_by_role("button", name="Events").click()
-            await tab.see("There are none yet.", "dialog")
-            await expect(tab.locator(".events li")).to_have_count(0)
-            await tab.keyboard.press("Escape")
+            await expect(second).to_have_count(0)
             go(gateway)
             await tab.answer("Also done.").wait_for()
             await second.hover()
@@ -672,16 +495,20 @@ async def a_waiting_message_shows_it_and_can_be_withdrawn_or_hurried():
             await tab.say("last", priority="later")
             await tab.say("second")
             await tab.say("third")
-            queue = tab.locator(".queue > span")
-            await expect(queue).to_have_text(["3rd in line", "next", "2nd in line"])
+            strip, order = tab.locator(".strip li"), tab.locator(".strip .place, .strip .words")
+            await expect(order).to_have_text(["next", "second", "2.", "third", "3.", "last"])
+            await expect(strip.last).to_contain_text("when idle")
+            # The answer that is under way stays in view.
+            await expect(tab.locator(".exchange")).to_have_count(1)
+            await expect(tab.answer("Working")).to_be_in_viewport()
             await picture(tab, "queue")
             await tab.reload()
-            await expect(queue).to_have_text(["3rd in line", "next", "2nd in line"])
+            await expect(order).to_have_text(["next", "second", "2.", "third", "3.", "last"])
             exchange = lambda text: tab.locator(".exchange", has=tab.locator(".words", has_text=text)).first
-            await exchange("second").get_by_role("button", name="Take back").click()
+            await strip.first.get_by_role("button", name="Take back").click()
             await expect(exchange("second").locator(".cancelled")).to_contain_text("Taken back by you")
-            await expect(queue).to_have_text(["2nd in line", "next"])
-            await exchange("third").get_by_role("button", name="Send now").click()
+            await expect(order).to_have_text(["next", "third", "2.", "last"])
+            await strip.first.get_by_role("button", name="Send now").click()
             # It interrupts.
             await expect(exchange("long").locator(".cancelled")).to_contain_text("Interrupted by your next message")
             await tab.answer("You said: third").wait_for()
@@ -698,7 +525,7 @@ async def an_agent_is_chosen_for_a_session_and_changed_later():
 name = "loud"
 command = "tr a-z A-Z"
 about = "Says it again, <loudly>"
-prompts = ["say hello"]
+prompts = ["say hello", "say <b>that</b>", "say more", "say too much"]
 
 [[agent]]
 name = "quiet"
@@ -708,7 +535,10 @@ about = "Whispers"
         with Gateway("--agents", file) as gateway:
             async with Browser() as browser:
                 tab = await browser.tab(gateway)
-                await tab.see("Says it again, <loudly>")
+                await tab.see("Says it again, <loudly>", ".greeting")
+                await expect(tab.locator(".greeting h2")).to_have_text("loud")
+                await expect(tab.locator(".prompts button")).to_have_text(["say hello", "say <b>that</b>", "say more"])
+                await picture(tab, "first-minute")
                 # A suggestion is put into the box, and not sent.
                 await tab.page.get_by_role("button", name="say hello").click()
                 await expect(tab.page.locator("#message")).to_have_value("say hello")
@@ -744,7 +574,7 @@ async def a_run_is_stopped():
             await other.open(f"#/s/{session}")
             for who in tab, other:
                 await who.answer("As far as this").wait_for()
-            await expect(tab.locator(".when option")).to_have_text(["after this", "interrupting it", "when idle"])
+            await expect(tab.locator(".when option")).to_have_text(["after this", "in the middle of it", "interrupting it", "when idle"])
             await expect(tab.locator(".session .needs").first).to_contain_text("running")
             await tab.get_by_role("button", name="Stop").click()
             for _ in range(2):
@@ -900,7 +730,7 @@ async def what_is_found_is_shown_in_its_place():
                 await tab.until(f"{marked}.length === 0")
 
 
-async def trying_again_and_editing_are_forks():
+async def trying_again_and_editing_make_variants():
     with Gateway(*NDJSON) as gateway:
         async with Browser() as browser:
             tab = await browser.tab(gateway, permissions=["clipboard-read", "clipboard-write"])
@@ -912,48 +742,69 @@ async def trying_again_and_editing_are_forks():
             await tab.locator(".exchange").last.hover()
             await tab.locator(".exchange").last.get_by_role("button", name="Copy", exact=True).click()
             assert await tab.evaluate("navigator.clipboard.readText()") == "two"
-            copies, titles = tab.locator(".copy-of"), tab.locator(".session .title")
+            titles, figure = tab.locator(".session .title"), tab.locator(".variants .figure")
+            edit = lambda n: tab.locator(".exchange").nth(n).get_by_role("link", name="Edit")
             # Until it is sent, no copy is made, and everything stays in view.
-            await tab.locator(".exchange").last.get_by_role("link", name="Edit in a copy").click()
+            await edit(-1).click()
             await expect(tab.locator("#message")).to_have_value("two")
-            await tab.see("in a copy of this session", ".composer")
+            await tab.see("in a variant of this conversation", ".composer")
             await expect(said).to_have_text(["one", "two"])
             await tab.get_by_role("link", name="Leave it").click()
             await expect(tab.locator("#message")).to_have_value("")
             await tab.locator(".exchange").last.hover()
-            await tab.locator(".exchange").last.get_by_role("link", name="Edit in a copy").click()
+            await edit(-1).click()
             await tab.fill("#message", "another two")
             await tab.reload()
             await expect(tab.locator("#message")).to_have_value("another two")
-            await expect(titles).to_have_count(1)
             assert [path.parent.name for path in gateway.root.glob("*/events.db")] == [first]
-            await tab.get_by_role("button", name="Send in a copy").click()
+            await tab.get_by_role("button", name="Send as a variant").click()
             await tab.answer("You said: another two").wait_for()
             second = tab.session()
             assert second != first
             await expect(said).to_have_text(["one", "another two"])
-            await expect(copies).to_contain_text("Up to here a copy of “one”, which stays as it is.")
-            assert (await copies.bounding_box())["y"] < (await said.last.bounding_box())["y"]
-            await expect(titles).to_have_text(["one (2)", "one"])
-            await expect(tab.locator(".session", has_text="copy")).to_have_count(1)
+            # They are one conversation, with a switch at the message.
+            await expect(figure).to_have_text("2/2")
+            await expect(titles).to_have_text(["one"])
+            await tab.see("2 variants", ".session")
+            await tab.say("three")
+            await tab.answer("You said: three").wait_for()
+            await picture(tab, "variants")
+            await tab.get_by_role("link", name="Previous variant").click()
+            await expect(said).to_have_text(["one", "two"])
+            await expect(figure).to_have_text("1/2")
+            await expect(tab.locator(".session")).to_have_attribute("aria-current", "page")
+            assert f"/s/{first}/" in tab.page.url
+            await tab.get_by_role("link", name="Next variant").click()
+            await expect(said).to_have_text(["one", "another two", "three"])
+            # Variants of a variant, at the same place and at others.
+            await tab.locator(".exchange").nth(1).hover()
+            await tab.locator(".exchange").nth(1).get_by_role("button", name="Try again").click()
+            await expect(figure).to_have_text("3/3")
+            await tab.answer("You said: another two").wait_for()
             await tab.locator(".exchange").first.hover()
-            await picture(tab, "copy")
-            await tab.locator(".exchange").first.get_by_role("button", name="Try again in a copy").click()
-            await expect(copies).to_contain_text("Started again from the first message of “one (2)”")
-            await tab.answer("You said: one").wait_for()
-            await expect(said).to_have_text(["one"])
-            await expect(titles).to_have_text(["one (3)", "one (2)", "one"])
-            # Where nothing is copied, the title comes from the changed message.
-            await tab.locator(".exchange").first.hover()
-            await tab.locator(".exchange").first.get_by_role("link", name="Edit in a copy").click()
+            await edit(0).click()
             await expect(tab.locator("#message")).to_have_value("one")
             await tab.say("something else")
             await tab.answer("You said: something else").wait_for()
-            await expect(titles).to_have_text(["something else", "one (3)", "one (2)", "one"])
-            await tab.open(f"#/s/{second}")
-            await copies.get_by_role("link", name="Back to it").click()
-            await expect(said).to_have_text(["one", "two"])
-            assert f"/s/{first}/" in tab.page.url
+            await expect(said).to_have_text(["something else"])
+            await expect(figure).to_have_text("2/2")
+            await tab.get_by_role("link", name="Previous variant").click()
+            await expect(said).to_have_text(["one", "another two"])
+            await expect(figure).to_have_text(["1/2", "3/3"])
+            await tab.reload()
+            await expect(figure).to_have_text(["1/2", "3/3"])
+            await expect(tab.locator(".session")).to_have_count(1)
+            await tab.get_by_role("button", name="Rename").click()
+            await tab.fill("dialog input", "Numbers")
+            await tab.keyboard.press("Enter")
+            await expect(titles).to_have_text(["Numbers"])
+            await tab.locator(".variants").first.get_by_role("link", name="Next variant").click()
+            await expect(tab.locator("h1")).to_have_text("Numbers")
+            await tab.get_by_role("button", name="Delete").click()
+            await tab.see("The other 3 variants stay.", "dialog")
+            await tab.locator("dialog").get_by_role("button", name="Delete").click()
+            await tab.click(".session")
+            await expect(figure).to_have_text(re.compile("/3$"))
 
 
 async def what_is_typed_after_new_or_edit_is_the_message():
@@ -972,7 +823,7 @@ async def what_is_typed_after_new_or_edit_is_the_message():
                 await tab.say("two")
                 await tab.answer("You said: two").wait_for()
                 await tab.locator(".exchange").hover()
-                await tab.get_by_role("link", name="Edit in a copy").click()
+                await tab.get_by_role("link", name="Edit").click()
                 await tab.keyboard.type(" of gliders")
                 await expect(message).to_have_value("two of gliders")
                 # Letters typed before the page has got there are not shortcuts either.
@@ -1187,7 +1038,7 @@ async def the_link_leads_to_a_box_to_type_in():
             await expect(tab.locator("#message")).to_be_focused()
             assert gateway.token not in tab.page.url
             await expect(tab.locator(".product")).to_have_text("thread")
-            await tab.see("the agent page_agent", ".welcome")
+            await expect(tab.locator(".greeting h2")).to_have_text("page_agent")
             await picture(tab, "welcome")
             await tab.keyboard.type("hello")
             await tab.keyboard.press("Enter")
@@ -1218,7 +1069,7 @@ async def escape_closes_what_is_open_and_leaves_nothing():
             # In the list it is plain text.
             await expect(tab.locator(".session .excerpt")).to_have_text("Well It is bold, code, and a link; not snake_case_words.")
             await tab.locator(".exchange").hover()
-            await tab.get_by_role("link", name="Edit in a copy").click()
+            await tab.get_by_role("link", name="Edit").click()
             await expect(tab.locator(".copying")).to_be_visible()
             for _ in range(4):
                 await tab.keyboard.press("Escape")
@@ -1523,6 +1374,10 @@ HOSTILE = [
     "`<b>`", "```html\n<script>hacked=1</script>\n```", "${hacked=1}", "{{hacked=1}}", "javascript:hacked=1", "'\"><script>hacked=1</script>",
     "</textarea><script>hacked=1</script>", "<a href=x style='position:fixed;inset:0'>x</a>", "\u202egnp.exe", "\x1b]0;title\x07",
     "__proto__", "constructor", "[" * 500, "> " * 500, "*a" * 500, "https://user:pass@evil.example/?q=<script>", "[a]: javascript:hacked=1\n\n[a]",
+    "$\\href{javascript:hacked=1}{x}$", "$$\\htmlData{onload=hacked=1}{\\htmlStyle{position:fixed}{x}}$$", "$\\includegraphics{https://evil.example/f.png}$",
+    "$\\def\\x{\\x\\x}\\x$", "$\\text{<script>hacked=1</script>}$", "```\"><script>hacked=1</script>\nx\n```", "```__proto__\nx\n```",
+    "```../../look/api\nx\n```", "[^<b>]\n\n[^<b>]: <script>hacked=1</script>", "[^__proto__]\n\n[^__proto__]: x",
+    "```xml\n<a href='javascript:hacked=1'><![CDATA[<script>hacked=1</script>]]></a>\n```", "```js\n`${hacked=1}</script><script>`\n```",
 ]
 
 
@@ -1551,12 +1406,22 @@ async def no_text_of_an_event_does_anything():
                              "sub_agent", parent_call_id=text, sub_agent=text, sub_event_id=1, **about)
                 gateway.push(session, {"call_id": text, "name": text, "result": text}, "toolresult", **about)
                 gateway.push(session, {"call_id": "x", "name": text, "error": text}, "toolresult", **about)
+                for n_kind, kind in enumerate(("edit", "execute", "search", "read")):
+                    given = {"command": text, "path": text, "file_path": text, "old_string": text, "new_string": f"{text}!", text: text}
+                    call = {"call_id": f"k{n_kind}", "name": kind, "title": text, "kind": kind, "locations": [{"path": text}], "arguments": given}
+                    diff = {"type": "diff", "path": text, "oldText": text, "newText": f"{text}\nmore"}
+                    told = [diff, {"type": "image", "data": text, "mimeType": "image/png"}, {"type": "terminal", "terminalId": text}]
+                    gateway.push(session, call, "toolcall", **about)
+                    gateway.push(session, {**call, "result": text, "content": told if n_kind % 2 else []}, "toolresult", **about)
+                gateway.push(session, {"call_id": "patch", "name": "apply", "arguments": f"--- {text}\n+++ {text}\n@@ -1 +1 @@\n-{text}\n+{text}\n"},
+                             "toolcall", **about)
                 gateway.push(session, {"entries": [{"content": text, "priority": "high", "status": "pending"}]}, "plan", **about)
                 gateway.push(session, {"error": text, "retryable": True}, "error", reply_to=said, **about)
                 gateway.push(session, {"status": "started", "attempt": 2}, "run", reply_to=said, **about)
                 gateway.push(session, text, "token", message_id="m", **about)
                 gateway.push(session, text, kind="message", **about)
-                gateway.push(session, {"request_id": text, "title": text, "call_id": text, "arguments": text, "details": text,
+                gateway.push(session, {"request_id": text, "title": text, "call_id": text, "arguments": text,
+                             "details": f"{text}\n{json.dumps(diff)}",
                              "choices": [{"id": text, "name": text, "kind": text}]}, "permission", **about)
                 if n % 3 == 0:
                     gateway.ending(session, said, {"error": text, "retryable": False}, "error", **about)
@@ -1740,10 +1605,19 @@ async def a_session_of_any_length_is_there_at_once():
 async def the_page_is_small_and_there_at_once():
     with Gateway(*NDJSON) as gateway:
         web = pathlib.Path(__file__).parents[2] / "web"
-        files = [path for path in web.rglob("*") if path.suffix in (".js", ".css")]
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            asked = set()
+            tab.page.on("request", lambda request: "/page/" in request.url and asked.add(request.url))
+            await tab.reload()
+            await expect(tab.locator(".sessions")).to_be_visible()
+            paint = await tab.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+            print(f"first paint after {paint:.0f} ms")
+            assert paint < 5000
+        # What is needed later, such as the languages of code, is not loaded at first.
         size = 0
-        for path in files:
-            request = urllib.request.Request(f"{gateway.url}/page/{path.relative_to(web)}", headers={"Accept-Encoding": "gzip"})
+        for url in asked:
+            request = urllib.request.Request(url, headers={"Accept-Encoding": "gzip"})
             with urllib.request.urlopen(request) as answer:
                 assert answer.headers["Content-Encoding"] == "gzip"
                 size += len(answer.read())
@@ -1753,8 +1627,8 @@ async def the_page_is_small_and_there_at_once():
                 raise AssertionError("it is sent again")
             except urllib.error.HTTPError as e:
                 assert e.code == 304
-        print(f"script and style: {size / 1000:.0f} kB compressed in {len(files)} files")
-        assert size <= 150_000
+        print(f"script and style: {size / 1000:.0f} kB compressed in {len(asked)} files")
+        assert len(asked) > 40 and size <= 200_000
         with urllib.request.urlopen(gateway.url) as answer:
             policy = answer.headers["Content-Security-Policy"]
             assert "unsafe" not in policy and "default-src 'none'" in policy and "frame-ancestors 'none'" in policy, policy
@@ -1763,14 +1637,7 @@ async def the_page_is_small_and_there_at_once():
         sums = dict(reversed(line.split()) for line in (web / "vendor" / "SHA256SUMS").read_text().splitlines())
         for name, expected in sums.items():
             assert hashlib.sha256((web / "vendor" / name).read_bytes()).hexdigest() == expected, name
-        assert {path.name for path in (web / "vendor").glob("*.js")} <= set(sums)
-        async with Browser() as browser:
-            tab = await browser.tab(gateway)
-            await tab.reload()
-            await expect(tab.locator(".sessions")).to_be_visible()
-            paint = await tab.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
-            print(f"first paint after {paint:.0f} ms")
-            assert paint < 5000
+        assert {str(path.relative_to(web / "vendor")) for path in (web / "vendor").rglob("*.js")} == set(sums)
 
 
 AXE = os.environ.get("GATEWAY_AXE")
@@ -1784,8 +1651,13 @@ async def axe_finds_nothing_serious():
         plays(gateway, all=[
             ["think", "hm"], ["plan", [{"content": "read", "priority": "high", "status": "in_progress"}]],
             ["call", "c1", "read", {"path": "a"}], ["result", "c1", "read", "text"],
-            ["say", "# A title\n\n**Bold** and [a link](https://example.org/)\n\n- one\n- two\n\n| a | b |\n|-|-|\n| 1 | 2 |\n\n```\ncode\n```\n\n"],
-            ["call", "c2", "rm", {"path": "b"}], ["ask", "c2", "rm b", {"path": "b"}, "all of it"],
+            ["say", "# A title\n\n**Bold** and [a link](https://example.org/)\n\n- one\n- two\n\n| a | b |\n|-|-|\n| 1 | 2 |\n\n```\ncode\n```\n\n"
+             "```py\n@on\ndef f(x: int) -> str:  # why\n    return f'{x} {1.5}' or None\n```\n\n$$x^2$$\n\nand[^1]\n\n[^1]: a note\n\n- [x] done\n\n"],
+            ["call", "c3", "Bash", {"command": "ls"}], ["result", "c3", "Bash", "a\n"],
+            ["call", "c4", "Grep", {"pattern": "x"}], ["result", "c4", "Grep", "a.py:1: x"],
+            ["call", "c5", "Read", {"path": "a.py"}], ["result", "c5", "Read", "x = 1\n"],
+            ["call", "c2", "rm", {"path": "b"}],
+            ["change", "c2", "rm b", [{"type": "diff", "path": "b", "oldText": "one\ntwo\n" + "same\n" * 9, "newText": "one\n2 and two\n" + "same\n" * 9}]],
         ])
         async with Browser() as browser:
             async def look(tab, where):
@@ -1806,11 +1678,17 @@ async def axe_finds_nothing_serious():
                 await tab.say("all")
                 await tab.locator(".permission.open").wait_for()
                 await tab.say("another")
-                await tab.see("next", ".queue")
+                await tab.see("next", ".strip")
                 await tab.evaluate("document.querySelectorAll('details:not([open]) > summary').forEach((summary) => summary.click())")
                 await tab.locator(".tool pre").first.wait_for()
                 await tab.locator(".exchange").first.hover()
+                await tab.locator(".t-keyword").first.wait_for()
+                await tab.locator(".answer math").wait_for()
+                await tab.locator(".permission .removed").first.wait_for()
+                await tab.page.fill("#message", "/s")
+                await tab.locator(".completions").wait_for()
                 await look(tab, "conversation")
+                await tab.page.fill("#message", "")
                 await tab.get_by_role("button", name="Allow once").click()
                 await tab.answer("You said: another").wait_for()
                 await look(tab, "answered")

@@ -3,6 +3,7 @@ repeats the message. It speaks ndjson, or the Agent Client Protocol with --acp (
 
 A play is a list of steps: ["think", text], ["say", text], ["call", id, name, arguments], ["result", id, name, value],
 ["fail", id, name, error], ["plan", entries], ["ask", call id, title, arguments, details], ["wait", file], ["exit", code],
+["update", keys] (with --acp: a tool call as the protocol has it), ["change", call id, title, content] (asks for it),
 ["many", count] (words, a thousand a second), ["sub", call id, name, line of shell].
 """
 
@@ -43,6 +44,8 @@ class Player:
                 thread = json.loads(pathlib.Path("programs.json").read_text())["thread"]
                 subprocess.run([thread, "agent", "run", "--call", call, "--name", name, "--", "sh", "-c", line],
                                input="do it", text=True, check=True, stdout=subprocess.DEVNULL)
+            elif step == "update":
+                self.update_call(*given)
             else:
                 getattr(self, step)(*given)
 
@@ -81,8 +84,8 @@ class Acp(Player):
     def write(self, **message):
         print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
 
-    def update(self, kind, **keys):
-        self.write(method="session/update", params={"sessionId": "s", "update": {"sessionUpdate": kind, **keys}})
+    def update(self, what, **keys):
+        self.write(method="session/update", params={"sessionId": "s", "update": {"sessionUpdate": what, **keys}})
 
     def think(self, text):
         self.update("agent_thought_chunk", content={"type": "text", "text": text})
@@ -103,10 +106,15 @@ class Acp(Player):
     def plan(self, entries):
         self.update("plan", entries=entries)
 
+    def update_call(self, keys):
+        self.update("tool_call", **keys)
+
     def ask(self, call, title, arguments, details):
+        self.change(call, title, [{"type": "content", "content": {"type": "text", "text": details}}], arguments)
+
+    def change(self, call, title, content, arguments=None):
         self.count += 1
-        tool = {"toolCallId": call, "title": title, "rawInput": arguments,
-                "content": [{"type": "content", "content": {"type": "text", "text": details}}]}
+        tool = {"toolCallId": call, "title": title, "rawInput": arguments, "content": content}
         options = [("once", "Allow once", "allow_once"), ("always", "Always", "allow_always"), ("no", "Reject", "reject_once")]
         options = [{"optionId": id, "name": name, "kind": kind} for id, name, kind in options]
         self.write(id=f"p{self.count}", method="session/request_permission",

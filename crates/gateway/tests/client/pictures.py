@@ -16,8 +16,9 @@ from harness import Gateway, run
 from looking import Thread, card
 from page import ACP, LONG, PICTURES, Browser, expect, go, plays
 
-NAMES = {"talk", "tool-call", "permission", "queue", "look", "dead-letters", "run", "phone"}
+NAMES = {"first-minute", "variants", "talk", "tool-call", "permission", "queue", "look", "dead-letters", "run", "phone"}
 SCRIPT = "#!/bin/sh\nset -e\ntar czf /backup/data.tgz /srv/data\n"
+MENDED = SCRIPT.replace("tar czf", "install -d -o backup /backup\ntar --warning=no-file-changed -czf")
 ANSWER = [
     ["say", "The script runs as `backup`, who **may not read** `/srv/data`: its owner is `root`, and its mode is 0700.\n\n"],
     ["say", "Two ways to mend it:\n\n1. give the directory to `backup`\n2. let `tar` run as root\n\n"],
@@ -40,8 +41,8 @@ PLAYS = {
         ["plan", [{"content": "Read the script", "priority": "high", "status": "completed"},
                   {"content": "Give the directory to its user", "priority": "high", "status": "in_progress"},
                   {"content": "Try the backup", "priority": "medium", "status": "pending"}]],
-        ["call", "c1", "chown", {"path": "/srv/data"}],
-        ["ask", "c1", "chown -R backup /srv/data", {"command": "chown -R backup /srv/data", "files": 14}, "-root  /srv/data\n+backup  /srv/data"]],
+        ["call", "c1", "edit", {"path": "/srv/backup.sh"}],
+        ["change", "c1", "Edit backup.sh", [{"type": "diff", "path": "/srv/backup.sh", "oldText": SCRIPT, "newText": MENDED}]]],
     "Sort the photos by year.": [["say", "Reading the dates …"], ["wait", "never"]],
     "Mend the backup.": [
         ["think", "First I read the script, then I try it."], ["wait", "1"],
@@ -136,6 +137,33 @@ async def looks(folder, browser, inbox):
         await shot("run")
 
 
+AGENT = """
+[[agent]]
+name = "helper"
+command = "sed 's/^/You said: /'"
+about = "Looks after the servers of the shop, and asks before it changes anything."
+prompts = ["Why did the nightly backup fail?", "What was sold yesterday, by region?", "Write a script that rotates the logs"]
+"""
+
+
+async def firsts(folder, tab):
+    await tab.locator(".prompts").wait_for()
+    await tab.page.screenshot(path=folder / "first-minute.png")
+    await tab.new("What was sold yesterday?")
+    for text in "What was sold yesterday, by region?", "What was sold on Monday, by region?":
+        await tab.answer("You said").wait_for()
+        await tab.locator(".exchange").hover()
+        await tab.locator(".exchange").get_by_role("link", name="Edit").click()
+        await tab.say(text)
+        await tab.answer(text).wait_for()
+    await expect(tab.locator(".variants .figure")).to_have_text("3/3")
+    await tab.get_by_role("link", name="Previous variant").click()
+    await tab.answer("yesterday, by region").wait_for()
+    await tab.locator(".exchange").hover()
+    await asyncio.sleep(0.5)
+    await tab.page.screenshot(path=folder / "variants.png")
+
+
 async def make():
     with contextlib.ExitStack() as stack:
         if PICTURES or LONG:
@@ -147,6 +175,12 @@ async def make_in(folder):
         await shop(inbox)
         async with Browser() as browser:
             await looks(folder, browser, inbox)
+    with tempfile.TemporaryDirectory() as scratch:
+        file = pathlib.Path(scratch, "agents.toml")
+        file.write_text(AGENT)
+        with Gateway("--agents", file) as gateway:
+            async with Browser() as browser:
+                await firsts(folder, await browser.tab(gateway, viewport={"width": 1000, "height": 680}, locale="en-GB"))
     with Gateway(*ACP) as gateway:
         plays(gateway, **PLAYS)
         async with Browser() as browser:
@@ -171,7 +205,7 @@ async def make_in(folder):
             await tab.answer("Reading").wait_for()
             await tab.say("And mark those without a date.")
             await tab.say("Then tell me how many there are.", priority="later")
-            await tab.see("2nd in line", ".queue")
+            await expect(tab.locator(".strip li")).to_have_count(2)
             await shot("queue")
             await tab.new("Mend the rights.")
             await tab.locator(".permission.open").wait_for()

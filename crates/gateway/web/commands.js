@@ -1,0 +1,32 @@
+// Commands of the gateway, which complete as one types. A test compares them with what `/help` says.
+
+import { html } from "./vendor/preact.js";
+
+export const COMMANDS = [
+  ["/new", "[@agent] [title]", "starts a new session"],
+  ["/sessions", "", "lists sessions"],
+  ["/session", "<n or id>", "enters a session"],
+  ["/history", "[n]", "shows the last messages"],
+  ["/status", "", "shows the status of the gateway and the session"],
+  ["/cancel", "", "cancels the current run"],
+  ["/clear", "", "makes the agent forget what was said so far"],
+  ["/help", "", "lists the commands"],
+];
+
+/** The commands that a text may become; none if it is one already. */
+export function completions(text) {
+  if (!/^\/[a-z]*$/.test(text)) return [];
+  const found = COMMANDS.filter(([name]) => name.startsWith(text));
+  return found.length === 1 && found[0][0] === text ? [] : found;
+}
+
+/** What a text becomes with a command: ready to send, or with room for what belongs to it. */
+export const completed = ([name, given]) => (given ? `${name} ` : name);
+
+export function Completions({ found, chosen, onChoose }) {
+  return html`<ul class="completions" id="completions" role="listbox" aria-label="Commands">
+    ${found.map((command, n) => html`<li role="option" id=${`completion-${n}`} aria-selected=${n === chosen}
+      onMouseDown=${(event) => { event.preventDefault(); onChoose(command); }}>
+      <span class="name">${command[0]}</span> <span class="given">${command[1]}</span> <span class="hint">${command[2]}</span></li>`)}
+  </ul>`;
+}

@@ -1,0 +1,60 @@
+// Notices outside of the page: the number of sessions that ask, in the title, and notifications of the browser when a
+// session asks or ends while nobody looks.
+
+import { html, useState } from "./vendor/preact.js";
+import { beginning, unmarked, visible } from "./text.js";
+import * as address from "./address.js";
+
+const { Notification } = globalThis;
+
+/** How often a hidden page looks, in milliseconds. */
+const PAUSE = 20_000;
+
+/** Has the list read while the page is hidden, if notifications are allowed: nothing else asks for it then. */
+export function lookWhileHidden(refresh) {
+  setInterval(() => { if (document.hidden && Notification?.permission === "granted") refresh(); }, PAUSE);
+}
+
+/** The state of each session at the last look. */
+let before = null;
+
+/** Takes the list of sessions, and tells what has changed since. */
+export function notice(list) {
+  const now = new Map(list.map(({ id, state }) => [id, state ?? ""]));
+  if (before && (document.hidden || !document.hasFocus()) && Notification?.permission === "granted") {
+    for (const session of list) {
+      const was = before.get(session.id), is = now.get(session.id);
+      if (was === is) continue;
+      if (is === "asks") tell(session, "The agent asks for permission");
+      else if (is === "failed") tell(session, "The agent has failed");
+      else if (is === "" && was) tell(session, unmarked(session.lastMessage ?? "") || "Done");
+    }
+  }
+  before = now;
+}
+
+function tell({ id, title }, text) {
+  try {
+    const options = { body: visible(beginning(text, 200)), tag: id, icon: "page/icon.svg" };
+    const notification = new Notification(visible(title) || "thread", options);
+    notification.onclick = () => {
+      window.focus();
+      address.go(address.sessionAddress(id));
+      notification.close();
+    };
+  } catch { /* Some browsers allow it to service workers only. */ }
+}
+
+/** How many sessions ask, in front of a title. */
+export function counted(title, list) {
+  const asking = list.filter(({ state }) => state === "asks").length;
+  return asking ? `(${asking}) ${title}` : title;
+}
+
+/** A button that asks for the permission to notify, as long as that is open. */
+export function Notify() {
+  const [how, setHow] = useState(Notification?.permission);
+  if (how !== "default" || !isSecureContext) return null;
+  return html`<button type="button" class="quiet" title="Tells you when an agent asks or is done"
+    onClick=${async () => setHow(await Notification.requestPermission())}>Notify me</button>`;
+}

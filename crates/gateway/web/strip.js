@@ -1,0 +1,40 @@
+// What waits, above the box: the messages behind the answer that is under way, in the order in which they will be
+// answered.
+
+import { html } from "./vendor/preact.js";
+import { Do } from "./parts.js";
+import { beginning, contentOf, visible, whoText } from "./text.js";
+import { readOnly, state } from "./state.js";
+
+/** The priority of a message, if it is not the default. */
+export const PRIORITY = { now: "interrupts", steer: "in the middle", later: "when idle" };
+
+/** The exchanges that wait behind an answer, each with its place. */
+export function waiting(conversation) {
+  if (!conversation.activeRun || !state.agentIsThere(conversation)) return [];
+  const items = conversation.openRuns().map((run) => run.of).filter((item) => item.message && !item.message.large);
+  const all = items.map((item) => ({ item, position: conversation.position(item) }));
+  return all.filter(({ position }) => position !== null).sort((one, other) => one.position - other.position);
+}
+
+export function Strip({ conversation }) {
+  const all = waiting(conversation);
+  if (!all.length) return null;
+  return html`<section class="strip" aria-label="Waiting messages"><ol tabIndex="0" role="list">
+    ${all.map(({ item }, n) => html`<${Waiting} key=${item.key} item=${item} place=${n} />`)}
+  </ol></section>`;
+}
+
+function Waiting({ item, place }) {
+  const { message, run, priority } = item, { text, files } = contentOf(message.content);
+  const names = files.map(({ name }) => name).join(", ");
+  return html`<li id=${item.key}>
+    <span class="place">${place === 0 ? "next" : `${place + 1}.`}</span>
+    <span class="words">${!message.mine && `${whoText(message.source)}: `}${visible(beginning(text || names, 300))}</span>
+    ${PRIORITY[priority] && html`<span class="hint">${PRIORITY[priority]}</span>`}
+    ${run.runId && !readOnly && html`<span class="doing-with">
+      ${message.mine && html`<${Do} class="quiet" title="Stops what is under way"
+        action=${() => state.urgent(item)}>Send now<//>`}
+      <${Do} class="quiet" action=${() => state.cancel(run)}>Take back<//></span>`}
+  </li>`;
+}
