@@ -74,7 +74,7 @@ fn it_answers_what_the_commands_print_as_json() {
     for id in 1..4 {
         let stored = session.out(&["push", "a \"word\"\nand \u{2028} more", "--meta", "n=1"]);
         assert_eq!(stored[0]["id"], id);
-        assert_eq!(stored[0].as_object().unwrap().keys().last().unwrap(), "dispatch");
+        assert_eq!(stored[0].as_object().unwrap().keys().next_back().unwrap(), "dispatch");
     }
     let claim = session.out(&["pop", "team", "--claim", "1h"])[0]["claim"].as_str().unwrap().to_owned();
     let after = json!([{ "consumer_id": "team", "last_acked_id": 1 }]);
