@@ -39,7 +39,7 @@ fn python(location: Option<&str>) {
 }
 
 fn javascript(location: Option<&str>) {
-    let version = "process.exit(parseInt(process.versions.node) < 18)";
+    let version = "process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)";
     if has("node", &["-e", version], "node 18 or newer") {
         run("javascript", &["node", "--test", "--test-reporter=tap"], location);
     }
