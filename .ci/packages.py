@@ -70,7 +70,7 @@ def wheel(out: pathlib.Path, name: str, files: dict[str, tuple[bytes, int]], tag
         for path, (data, mode) in files.items():
             entry = zipfile.ZipInfo(path, when)
             entry.external_attr = (0o100000 | mode) << 16
-            packed.writestr(entry, data, zipfile.ZIP_DEFLATED, 9)
+            packed.writestr(entry, data, zipfile.ZIP_DEFLATED, 6)
 
 
 def metadata(name: str, summary: str, readme: str, more: str = "") -> str:
@@ -89,7 +89,7 @@ def npm(out: pathlib.Path, about: dict, files: dict[str, tuple[bytes, int]]) -> 
             entry.size, entry.mode, entry.mtime = len(data), mode, EPOCH
             tar.addfile(entry, io.BytesIO(data))
     name = about["name"].replace("@", "").replace("/", "-")
-    (out / f"{name}-{VERSION}.tgz").write_bytes(gzip.compress(packed.getvalue(), 9, mtime=0))
+    (out / f"{name}-{VERSION}.tgz").write_bytes(gzip.compress(packed.getvalue(), 6, mtime=0))
 
 
 def launcher(package: str) -> tuple[bytes, int]:

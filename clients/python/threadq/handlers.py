@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from . import calls, errors
 from .calls import Call, Duration, Event, HandlerOptions, Narrow, options
@@ -20,6 +20,7 @@ from .errors import Asleep, NotNow, Reject
 if TYPE_CHECKING:
     from .client import Thread
 
+F = TypeVar("F", bound=Callable[..., Any])
 #: Names the handler, in the environment of a program that was started for it.
 STARTED_FOR = "THREADQ_HANDLER"
 #: A step: says that it begins, under which key, and then stores the line that it gets.
@@ -75,14 +76,14 @@ class Handlers:
     def __init__(self) -> None:
         self._handlers: dict[str, tuple[Callable[..., Any], HandlerOptions]] = {}
 
-    def handler(self, consumer: str, **options: Unpack[HandlerOptions]) -> Callable[[Callable], Callable]:
+    def handler(self, consumer: str, **options: Unpack[HandlerOptions]) -> Callable[[F], F]:
         """Makes a function the handler of a consumer: it gets each event and, if it has two parameters, its ``Run``.
 
         What it returns does not matter; the event is done then. What it raises is a failed attempt, except NotNow and
         Reject. An ``async`` function gets up to ``batch_size`` (100) events at a time, any other one after the other;
         with ``concurrency=N``, N processes of the program share the events.
         """
-        def register(function: Callable) -> Callable:
+        def register(function: F) -> F:
             self._handlers[consumer] = (function, options)
             return function
         return register
