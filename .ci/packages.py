@@ -7,11 +7,15 @@ usage: .ci/packages.py TREE TARGET OUT
   TARGET  what they are built for: x86_64-unknown-linux-gnu, …
   OUT     where the packages are put:
 
-    threadq-<version>-py3-none-<platforms>.whl        the queue and the client for Python
-    threadq_serve-<version>-py3-none-<platforms>.whl  the further programs: pip install 'threadq[serve]'
-    threadq-<version>.tgz                             the client for JavaScript, which needs one of
-    threadq-<platform>-<version>.tgz                  the queue for a platform
+    threadq-<version>-….whl              the queue and the client for Python
+    threadq_postgres-<version>-….whl     for threads in PostgreSQL: pip install 'threadq[postgres]'
+    threadq_serve-<version>-….whl        the further programs: pip install 'threadq[serve]'
+    threadq-<version>.tgz                the client for JavaScript, and
+    threadq-<platform>-<version>.tgz     the queue for a platform, also in PostgreSQL
     threadq-serve-<version>.tgz, threadq-serve-<platform>-<version>.tgz   the further programs
+
+The tags of a wheel name the systems on which its programs run. `thread` is static, and is by itself in its wheel, so that this
+runs on all; npm has no such tags.
 
 Packages of the same programs are identical, whenever they are made: all times are SOURCE_DATE_EPOCH.
 """
@@ -33,8 +37,6 @@ import zipfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 EPOCH = int(os.environ.get("SOURCE_DATE_EPOCH", 0))
 VERSION = re.search(r'^version = "(.*)"$', (ROOT / "Cargo.toml").read_text(), re.M)[1]
-#: The programs of the queue itself. The others are an extra.
-QUEUE = {"thread", "thread-postgres"}
 SUMMARY = "Durable event queues in a directory, with no daemon"
 #: What Python and npm call the machines.
 MACHINES = {"x86_64": ("x86_64", "x64"), "aarch64": ("aarch64", "arm64")}
@@ -73,6 +75,14 @@ def wheel(out: pathlib.Path, name: str, files: dict[str, tuple[bytes, int]], tag
             packed.writestr(entry, data, zipfile.ZIP_DEFLATED, 6)
 
 
+def parts(programs: list[pathlib.Path], *named: tuple[str, set[str]]) -> dict[str, list[pathlib.Path]]:
+    """The programs of each package: those that are named, and in `serve` all others."""
+    known = {name for _, names in named for name in names}
+    found = {part: [one for one in programs if one.name in names] for part, names in named}
+    found["serve"] = [one for one in programs if one.name not in known]
+    return {part: its_programs for part, its_programs in found.items() if its_programs}
+
+
 def metadata(name: str, summary: str, readme: str, more: str = "") -> str:
     return (f"Metadata-Version: 2.4\nName: {name}\nVersion: {VERSION}\nSummary: {summary}\nLicense-Expression: MIT\n"
             f"License-File: LICENSE\nRequires-Python: >=3.11\n{more}Description-Content-Type: text/markdown\n\n{readme}")
@@ -104,29 +114,26 @@ def main() -> None:
         return print(f"packages: nothing for pip and npm, whose platforms for {target} are not known here", file=sys.stderr)
     for_python, for_npm = MACHINES[machine]
     programs = sorted((tree / "bin").iterdir())
-    parts = {"": [one for one in programs if one.name in QUEUE], "serve": [one for one in programs if one.name not in QUEUE]}
 
     source = ROOT / "clients/python/threadq"
     client = {f"threadq/{path.name}": (path.read_bytes(), 0o644)
               for path in sorted(source.iterdir()) if path.suffix == ".py" or path.name == "py.typed"}
-    for part, its_programs in parts.items():
-        if not its_programs:
-            continue
+    extras = {"postgres": "Threads in PostgreSQL, for threadq", "serve": "Agents, a gateway, a chat and MCP on threadq"}
+    for part, its_programs in parts(programs, ("", {"thread"}), ("postgres", {"thread-postgres"})).items():
         name = f"threadq_{part}" if part else "threadq"
         scripts = {f"{name}-{VERSION}.data/scripts/{one.name}": (one.read_bytes(), 0o755) for one in its_programs}
         if part:
-            about = metadata("threadq-serve", "Agents, a gateway, a chat and MCP on threadq", "See threadq.\n",
-                             f"Requires-Dist: threadq=={VERSION}\n")
+            needs = f"Requires-Dist: threadq=={VERSION}\n"
+            about = metadata(f"threadq-{part}", extras[part], "See threadq.\n", needs)
         else:
-            extra = f"Provides-Extra: serve\nRequires-Dist: threadq-serve=={VERSION}; extra == 'serve'\n"
-            about = metadata("threadq", SUMMARY, (ROOT / "clients/python/README.md").read_text(), extra)
+            needs = "".join(f"Provides-Extra: {one}\nRequires-Dist: threadq-{one}=={VERSION}; extra == '{one}'\n"
+                            for one in extras)
+            about = metadata("threadq", SUMMARY, (ROOT / "clients/python/README.md").read_text(), needs)
         wheel(out, name, {**({} if part else client), **scripts}, platforms(its_programs, for_python), about)
 
     javascript = ROOT / "clients/javascript"
     package = json.loads((javascript / "package.json").read_text()) | {"version": VERSION}
-    for part, its_programs in parts.items():
-        if not its_programs:
-            continue
+    for part, its_programs in parts(programs, ("", {"thread", "thread-postgres"})).items():
         prefix = f"@threadq/{part}-" if part else "@threadq/"
         common = {"version": VERSION, "license": "MIT"}
         npm(out, {"name": f"{prefix}{system}-{for_npm}", "description": f"{SUMMARY}: programs", **common,
@@ -136,7 +143,7 @@ def main() -> None:
         needs = {f"{prefix}{platform}": VERSION for platform in ("linux-x64", "linux-arm64")}
         files = {f"bin/{one.name}": launcher(prefix) for one in its_programs}
         if part:
-            about = {"name": named, "description": "Agents, a gateway, a chat and MCP on threadq", **common}
+            about = {"name": named, "description": extras[part], **common}
         else:
             about = {key: value for key, value in package.items() if key != "scripts"}
             files |= {path.name: (path.read_bytes(), 0o644) for path in javascript.iterdir()

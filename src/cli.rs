@@ -248,6 +248,8 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
     match catch_panic(|| run(args, as_json)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
+            // A panic may have cut off a command of a session.
+            capture::end();
             let exit = exit_of(&failure);
             match exit {
                 0 => output::warn(format_args!("{failure}; what was pushed is stored")),

@@ -54,7 +54,8 @@ impl Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        let queue = self.0.take();
+        // With a server, the store keeps the connection, and what it knows of the schema has to be read again.
+        let queue = self.0.take().filter(|queue| queue.location().backend().has_database_file);
         KEPT.with_borrow_mut(|kept| {
             if kept.is_on {
                 kept.queue = queue;

@@ -135,14 +135,23 @@ fn a_release_installs_by_unpacking_and_is_the_same_when_made_again() {
         skipped("cargo-deb and dpkg-deb");
     }
 
-    let files = |end: &str, part: &str| -> Vec<String> {
-        let of_part = |name: &&String| name.ends_with(end) && name.contains("serve") == (part == "serve");
-        made.iter().filter(of_part).map(|name| format!("../made/{name}")).collect()
+    let files = |start: &str, end: &str| -> Vec<String> {
+        let is_one = |name: &&String| name.starts_with(start) && name.ends_with(end);
+        made.iter().filter(is_one).map(|name| format!("../made/{name}")).collect()
     };
-    assert_eq!([files(".whl", ""), files(".whl", "serve")].map(|all| all.len()), [1, 1], "{made:?}");
+    for (start, end, count) in
+        [("threadq_postgres-", ".whl", 1), ("threadq_serve-", ".whl", 1), ("threadq", ".tgz", 4)]
+    {
+        assert_eq!(files(start, end).len(), count, "{made:?}");
+    }
     std::thread::scope(|both| {
-        both.spawn(|| assert_pip_installs(&world, &files(".whl", "")[0]));
-        both.spawn(|| assert_npm_installs(&world, &files("0.tgz", "")));
+        both.spawn(|| assert_pip_installs(&world, &files("threadq-", ".whl")[0]));
+        both.spawn(|| {
+            assert_npm_installs(
+                &world,
+                &[files("threadq-linux", ""), files(&format!("threadq-{VERSION}"), ".tgz")].concat(),
+            )
+        });
     });
 
     assert_eq!(packed(&world, "again").unwrap(), made);
