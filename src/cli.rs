@@ -10,6 +10,7 @@ mod await_;
 mod background;
 mod backup;
 mod batch;
+mod capture;
 mod claim;
 mod clone;
 mod completions;
@@ -34,6 +35,7 @@ mod meanings;
 mod nack;
 mod narrow;
 mod number;
+mod opened;
 mod pause;
 mod peek;
 mod pop;
@@ -50,6 +52,7 @@ mod root;
 mod schedule;
 mod scheduled;
 mod seek;
+mod session;
 mod settings;
 mod signals;
 mod sleep;
@@ -211,6 +214,7 @@ commands! {
     Import in import,
     Clone in clone,
     Doctor in doctor,
+    Session in session,
     Completions in completions,
     Man in man,
     Guide in guide,
@@ -244,10 +248,9 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
     match catch_panic(|| run(args, as_json)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            let exit = match signals::code_once_stored() {
-                Some(exit) if failure.exit == 1 => exit,
-                _ => failure.exit,
-            };
+            // A panic may have cut off a command of a session.
+            capture::end();
+            let exit = exit_of(&failure);
             match exit {
                 0 => output::warn(format_args!("{failure}; what was pushed is stored")),
                 _ if failure.what.is_empty() => {}
@@ -255,6 +258,14 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
             }
             ExitCode::from(exit)
         }
+    }
+}
+
+/// The exit code of a command that failed: once it has stored something, not 1.
+fn exit_of(failure: &Failure) -> u8 {
+    match signals::code_once_stored() {
+        Some(exit) if failure.exit == 1 => exit,
+        _ => failure.exit,
     }
 }
 
@@ -267,10 +278,11 @@ fn run(args: Vec<OsString>, as_json: bool) -> Result<()> {
     {
         return completions::print_consumers(&line.to_string_lossy());
     }
-    let parsed = parse_alone(&args).map_or_else(|| Cli::try_parse_from(&args), Ok);
+    let parsed = parse_alone(&args)
+        .or_else(|_| Cli::try_parse_from(&args).map(|Cli { command, globals }| (command, globals)));
     let error = match parsed {
         Err(error) => error,
-        Ok(Cli { command, globals }) => {
+        Ok((command, globals)) => {
             command.hand_over(&globals, &args)?;
             globals.enter()?;
             return command.run(&globals);
@@ -342,16 +354,17 @@ fn name_of(word: &str) -> String {
     Cli::command().find_subcommand(word).map_or(word, |found| found.get_name()).to_owned()
 }
 
-/// Parses a command line with only its own command described, by the first word that is the name of one; `None` if
-/// that fails. Describing all commands takes a good part of the time of a push, and only help and error messages need
-/// it.
-fn parse_alone(args: &[OsString]) -> Option<Cli> {
-    let command = args.iter().skip(1).find_map(|word| Command::description_of(word.to_str()?))?;
+/// Parses a command line with only its own command described, by the first word that is the name of one. Describing all
+/// commands takes a good part of the time of a push, and only help and error messages need it.
+///
+/// # Errors
+///
+/// What is wrong with the arguments; `None` if no word is a command.
+fn parse_alone(args: &[OsString]) -> std::result::Result<(Command, Globals), Option<clap::Error>> {
+    let command = args.iter().skip(1).find_map(|word| Command::description_of(word.to_str()?)).ok_or(None)?;
     let program = Globals::augment_args(clap::Command::new("thread")).subcommand(command);
-    let matches = program.try_get_matches_from(args).ok()?;
-    let (command, globals) =
-        (Command::from_arg_matches(&matches).ok()?, Globals::from_arg_matches(&matches).ok()?);
-    Some(Cli { globals, command })
+    let matches = program.try_get_matches_from(args)?;
+    Ok((Command::from_arg_matches(&matches)?, Globals::from_arg_matches(&matches)?))
 }
 
 fn version(as_json: bool) -> Result<()> {

@@ -12,7 +12,7 @@ use rustix::fs::FileType;
 
 use super::progress::Progress;
 use super::stdin::{self, NoteIfSlow};
-use super::{environment, output};
+use super::{capture, environment, output};
 use crate::error::{Code, Error};
 use crate::failure::{Result, WithHint, failed};
 use crate::files::Files;
@@ -146,6 +146,11 @@ impl Batch {
     /// Uses stdin directly if it is a file, else reads it to its end.
     pub fn open(files: &Files) -> Result<Batch> {
         must_have_input()?;
+        if let Some(input) = capture::take_input() {
+            let length = input.len() as u64;
+            let input = Box::new(Cursor::new(input));
+            return Ok(Batch { input, length, lines: Lines::default(), last_source: None });
+        }
         let (input, length) = match length_of_file(&environment::stdin()) {
             Some(length) => (Box::new(environment::stdin()) as Box<dyn Read>, length),
             None => spool(files)?,

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use clap::Args;
 
+use super::opened::Opened;
 use super::{Globals, environment, event_id};
 use crate::failure::{Result, usage};
 use crate::model::subscription::ConsumerId;
@@ -142,7 +143,7 @@ impl FailedEvent {
     }
 
     /// Opens the thread. Returns it with the consumer, which finishes events singly, and the event.
-    pub fn open(&mut self, globals: &Globals) -> Result<(Queue, ConsumerId, i64)> {
+    pub fn open(&mut self, globals: &Globals) -> Result<(Opened, ConsumerId, i64)> {
         let id = self.consumer.value("event id", self.id.take(), event_id, "--event-id", self.event_id)?;
         let id = id.map_or_else(|| missing("event id", "--event-id"), Ok)?;
         let consumer = self.consumer.existing()?;

@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 use serde_json::json;
 
+use super::opened::Opened;
 use super::output::{self, Reader};
 use super::{ConsumerArg, Globals, event_id, wake_consumer};
 use crate::error::{Code, Error};
@@ -139,7 +140,7 @@ impl Which {
     }
 
     /// Opens the thread for a command on one dead letter of a consumer or, if the id is `None`, on all.
-    fn open(mut self, globals: &Globals) -> Result<(Queue, ConsumerId, Option<i64>)> {
+    fn open(mut self, globals: &Globals) -> Result<(Opened, ConsumerId, Option<i64>)> {
         let event = self.event()?;
         if event.is_none() && !self.all {
             return usage("no dead letter given", "give its event id after the consumer's name, or --all");

@@ -9,7 +9,7 @@ use chrono::Utc;
 use clap::{Args, ValueHint};
 
 use super::stdin::{self, NoteIfSlow};
-use super::{environment, output};
+use super::{capture, environment, output};
 use crate::error::Code;
 use crate::failure::{Result, WithHint, failed, usage};
 use crate::model::due::Due;
@@ -156,7 +156,10 @@ fn read_content(path: &Path) -> Result<String> {
     let from_stdin = path.as_os_str() == "-";
     let name = if from_stdin { "stdin".into() } else { path.to_string_lossy() };
     let mut bytes = Vec::new();
-    let read = if from_stdin {
+    let read = if let Some(input) = capture::take_input().filter(|_| from_stdin) {
+        bytes = input;
+        Ok(bytes.len())
+    } else if from_stdin {
         NoteIfSlow::new("waiting for stdin, which is to be the event's content").before_read();
         environment::stdin().lock().take(MAX_CONTENT + 1).read_to_end(&mut bytes)
     } else {

@@ -7,11 +7,11 @@ use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueHint};
 use serde_json::Value;
 
+use super::opened::Opened;
 use super::{environment, output};
 use crate::failure::{Result, WithHint, usage};
 use crate::files::surrounding;
 use crate::model::location::Location;
-use crate::queue::Queue;
 
 #[derive(Args, Default)]
 pub struct Globals {
@@ -67,8 +67,13 @@ impl Globals {
         named.or_else(|| environment::variable("THREAD_DIR").map(Location::from))
     }
 
-    pub fn open(&self) -> Result<Queue> {
-        Ok(Queue::open(self.location()?)?)
+    pub fn open(&self) -> Result<Opened> {
+        Opened::open(self.location()?)
+    }
+
+    /// Whether `-C` is given.
+    pub fn changes_directory(&self) -> bool {
+        !self.directories.is_empty()
     }
 
     /// Prints one line to stdout: the text, or the JSON with --json.

@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FileType;
 use serde_json::json;
 
-use super::environment;
+use super::{capture, environment};
 use crate::failure::{Failure, Result, WithHint};
 use crate::files::log::Escaped;
 
@@ -36,6 +36,9 @@ pub const CLEAR_LINE: &str = "\r\x1b[K";
 /// Prints bytes to stdout. On a terminal, the control characters that JSON allows in a string (DEL and U+0080
 /// to U+009F) are written as its escapes.
 pub fn bytes(data: &[u8]) -> Result<Reader> {
+    if capture::out(data) {
+        return Ok(Reader::There);
+    }
     let mut stdout = environment::stdout().lock();
     let data = if stdout.is_terminal() { without_late_controls(data) } else { data.into() };
     match stdout.write_all(&data).and_then(|()| stdout.flush()) {
@@ -117,6 +120,9 @@ pub fn sanitize(line: &str) -> String {
 
 /// Whether the reader of stdout is gone, determined without writing to it.
 pub fn reader_is_gone() -> bool {
+    if capture::is_on() {
+        return false;
+    }
     let stdout = environment::stdout();
     let mut polled = [PollFd::new(&stdout, PollFlags::empty())];
     // A terminal or file never reports an error here.
@@ -192,6 +198,9 @@ pub fn failure_line(failure: &Failure, as_json: bool) -> String {
 
 /// Prints trusted text to stderr.
 pub fn to_stderr(text: &str) {
+    if capture::notice(text) {
+        return;
+    }
     // The next drawing shows the progress again.
     let clear = if PROGRESS_DRAWN.swap(false, Ordering::SeqCst) { CLEAR_LINE } else { "" };
     // There is nowhere left to report that this failed.

@@ -55,7 +55,7 @@ pub struct Peek {
     #[command(flatten)]
     narrow: NarrowArgs,
     #[command(flatten)]
-    reading: ReadingArgs,
+    pub reading: ReadingArgs,
     /// How to print each event: json, content (only that), parsed or pretty [default: json]
     #[arg(long, value_name = "FORMAT", value_enum, hide_possible_values = true)]
     format: Option<Format>,
@@ -64,7 +64,7 @@ pub struct Peek {
     parse: bool,
     /// Print in a human-readable form: --format pretty
     #[arg(long, conflicts_with = "format")]
-    pretty: bool,
+    pub pretty: bool,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]

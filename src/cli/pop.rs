@@ -45,7 +45,7 @@ pub struct Pop {
     #[arg(long, value_name = "D", value_parser = duration::parse_positive, conflicts_with_all = ["resume", "follow"])]
     claim: Option<Duration>,
     #[command(flatten)]
-    reading: ReadingArgs,
+    pub reading: ReadingArgs,
 }
 
 impl Pop {

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::output::{CLEAR_LINE, PROGRESS_DRAWN};
-use super::{environment, signals};
+use super::{capture, environment, signals};
 use crate::model::duration;
 
 /// Time before the first drawing.
@@ -33,7 +33,8 @@ impl Progress {
     pub fn of(what: &'static str, total: Option<u64>) -> Progress {
         let moves_cursor = environment::variable("TERM").is_some_and(|term| term != "dumb");
         let began = Instant::now();
-        let next_drawing = (moves_cursor && environment::stderr().is_terminal()).then(|| began + QUIET);
+        let next_drawing =
+            (moves_cursor && !capture::is_on() && environment::stderr().is_terminal()).then(|| began + QUIET);
         Progress { what, total, done: 0, began, next_drawing }
     }
 

@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::batch::{Batch, LineFormat};
 use super::event::EventArgs;
+use super::opened::Opened;
 use super::progress::Progress;
 use super::{Globals, environment, event_id, output, signals, socket};
 use crate::error::{Code, Error};
@@ -115,6 +116,11 @@ impl DueArgs {
 }
 
 impl Push {
+    /// Whether it may take long after it has stored something, or waits for input.
+    pub fn waits(&self) -> bool {
+        self.sync.is_some() || self.follow || self.socket.is_some()
+    }
+
     pub fn run(self, globals: &Globals) -> Result<()> {
         if let Some(path) = &self.socket {
             return push_through(path, self.event, globals);
@@ -224,10 +230,10 @@ pub fn push_one(
     reply_to: Option<i64>,
     due: Option<Due>,
     globals: &Globals,
-) -> Result<(Queue, i64)> {
+) -> Result<(Opened, i64)> {
     let path = globals.location()?;
     let event = event.into_event(&path, reply_to, due)?;
-    let mut queue = Queue::open(path)?;
+    let mut queue = Opened::open(path)?;
     if let Some(id) = reply_to {
         let newest = queue.store.newest()?;
         // Otherwise a later event with this id would appear to be answered.

@@ -55,6 +55,11 @@ pub enum Woken {
 }
 
 impl ReadingArgs {
+    /// Whether it waits for events.
+    pub fn waits(&self) -> bool {
+        self.follow || self.wait.is_some()
+    }
+
     /// The most events to print; `None` if unlimited.
     pub fn limit_or_default(&self) -> Option<u64> {
         self.limit.or((!self.follow).then_some(LIMIT))
@@ -133,7 +138,7 @@ impl ReadingArgs {
         selection: &mut Selection,
         write: &mut Write<'_>,
     ) -> Result<bool> {
-        let waits = self.follow || self.wait.is_some();
+        let waits = self.waits();
         // Created before the first read, so that no commit between the read and the wait is missed.
         let watcher = waits.then(|| queue.watcher());
         let mut progress = progress_of(queue, selection, !waits && output::stdout_is_off_terminal())?;

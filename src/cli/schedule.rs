@@ -173,7 +173,7 @@ impl Add {
         // What would be refused then is refused now.
         schedule.event(now)?;
         let schedule = schedule.from_now(now);
-        let mut queue = crate::queue::Queue::open(path)?;
+        let mut queue = super::opened::Opened::open(path)?;
         if self.replace {
             queue.change_schedule(&schedule.name, &mut |_| Ok(Some(schedule.clone())))?;
         } else if !queue.add_schedule(&schedule)? {

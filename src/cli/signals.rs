@@ -1,12 +1,12 @@
 //! Signal handling of commands.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use signal_hook::consts::*;
 use signal_hook::low_level;
 
-use super::output;
+use super::{capture, output};
 use crate::failure::{Failure, Result, WithHint};
 use crate::run::shutdown::Shutdown;
 
@@ -16,8 +16,8 @@ const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 const NEVER_DEFERRED: [i32; 12] =
     [SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP, SIGCHLD, SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU];
 
-/// The signal mask before [`defer`].
-static PREVIOUS_MASK: OnceLock<libc::sigset_t> = OnceLock::new();
+/// The signal mask before [`defer`]; `None` unless that was called.
+static PREVIOUS_MASK: Mutex<Option<libc::sigset_t>> = Mutex::new(None);
 
 /// Resets SIGCHLD, so that this process can wait for its children even if its parent ignored or blocked it,
 /// and ignores SIGXFSZ, so that a write past the limit on file sizes returns an error.
@@ -45,7 +45,12 @@ pub fn restore_for_exec() {
 /// pipe, waiting for another writer, or inside a transaction, which the database then rolls back as after a
 /// crash. Without a failure, the one that was given before counts; if there is none, they end it silently. A
 /// progress line is cleared first.
+///
+/// Has no effect in a session, whose commands end with it.
 pub fn on_interrupt(failure: Option<&Failure>, as_json: bool) -> Result<()> {
+    if capture::is_on() {
+        return Ok(());
+    }
     static LINE: AtomicPtr<String> = AtomicPtr::new(std::ptr::null_mut());
     static LISTENS: AtomicBool = AtomicBool::new(false);
     if let Some(failure) = failure {
@@ -81,7 +86,7 @@ pub fn on_interrupt(failure: Option<&Failure>, as_json: bool) -> Result<()> {
 /// a lock that others give up on, must finish its work. Job control and the signals of faults still work. No
 /// other thread gets them either: those that are started later inherit the mask, and there are no earlier ones.
 pub fn defer() {
-    PREVIOUS_MASK.get_or_init(|| {
+    PREVIOUS_MASK.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| {
         // SAFETY: these calls take sets that live on this stack.
         unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
@@ -100,11 +105,22 @@ pub fn defer() {
 /// then print `failure` and end the process at once; other signals behave as before.
 pub fn allow(failure: &Failure, as_json: bool) -> Result<()> {
     on_interrupt(Some(failure), as_json)?;
-    if let Some(previous) = PREVIOUS_MASK.get() {
-        // SAFETY: takes a set that the system filled in.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, previous, std::ptr::null_mut()) };
+    if let Some(previous) = &*PREVIOUS_MASK.lock().unwrap_or_else(PoisonError::into_inner) {
+        restore(previous);
     }
     Ok(())
+}
+
+/// Undoes [`defer`], for a session after each command.
+pub fn end_deferral() {
+    if let Some(previous) = PREVIOUS_MASK.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        restore(&previous);
+    }
+}
+
+fn restore(mask: &libc::sigset_t) {
+    // SAFETY: takes a set that the system filled in.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, std::ptr::null_mut()) };
 }
 
 /// Turns these signals into requests of the returned [`Shutdown`]. Signals that the parent made this
@@ -129,6 +145,11 @@ const NOT_STORED: u8 = u8::MAX;
 /// that pushes again after such a failure would store them twice. A later failure exits with `code`.
 pub fn set_stored(code: u8) {
     CODE_ONCE_STORED.store(code, Ordering::SeqCst);
+}
+
+/// Forgets what an earlier command of a session has stored.
+pub fn forget_stored() {
+    CODE_ONCE_STORED.store(NOT_STORED, Ordering::SeqCst);
 }
 
 /// The exit code that replaces that of a failure; `None` unless the events are stored.

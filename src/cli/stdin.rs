@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, OFlags};
 
-use super::{environment, output};
+use super::{capture, environment, output};
 
 /// How long a read may take before its note.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -16,6 +16,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 ///
 /// A stdin open for writing only counts as closed too: the runtime reads it as empty.
 pub fn is_closed() -> bool {
+    if let Some(has_input) = capture::has_input() {
+        return !has_input;
+    }
     let null = rustix::fs::stat("/dev/null").map(|null| null.st_rdev);
     let stdin = rustix::fs::fstat(environment::stdin()).map(|stdin| stdin.st_rdev);
     let mode = rustix::fs::fcntl_getfl(environment::stdin()).map(|flags| flags & OFlags::RWMODE);
@@ -27,11 +30,15 @@ fn file_type() -> Option<FileType> {
 }
 
 pub fn is_a_pipe() -> bool {
-    file_type().is_some_and(|kind| kind.is_fifo())
+    !capture::is_on() && file_type().is_some_and(|kind| kind.is_fifo())
 }
 
 /// Whether someone has connected stdin to something that has an end: a pipe, a socket or a file.
 pub fn is_given() -> bool {
+    capture::has_input().unwrap_or_else(is_connected)
+}
+
+fn is_connected() -> bool {
     file_type().is_some_and(|kind| kind.is_fifo() || kind.is_socket() || kind.is_file())
 }
 

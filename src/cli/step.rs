@@ -140,6 +140,11 @@ pub fn sleeps(of: Of<'_>, sleep: &Sleep) -> Result<()> {
 }
 
 impl Step {
+    /// Whether it is neither --list nor --forget.
+    pub fn runs_a_command(&self) -> bool {
+        !self.list && self.forget.is_none()
+    }
+
     pub fn run(mut self, globals: &Globals) -> Result<()> {
         if self.list {
             return self.list(globals);

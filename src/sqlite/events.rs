@@ -47,6 +47,8 @@ pub fn in_transaction(
     let appended = inserter.appended;
     if appended.count <= LARGE_BATCH {
         transaction.commit().map_err(|e| commit(e, doing))?;
+        // It stays as long as this connection is open.
+        store.new_wal = false;
         return Ok(appended);
     }
     // Otherwise SQLite would checkpoint before the commit returns.
@@ -55,6 +57,7 @@ pub fn in_transaction(
     let committed = transaction.commit().map_err(|e| commit(e, doing));
     drop(store.conn.execute_batch(&checkpoint_at(1000)));
     committed?;
+    store.new_wal = false;
     store.checkpoint_in_background();
     Ok(appended)
 }

@@ -54,7 +54,7 @@ pub fn add_asleep(conn: &Connection) -> rusqlite::Result<()> {
 }
 
 pub fn has_asleep(conn: &Connection) -> rusqlite::Result<bool> {
-    conn.column_exists(Some("main"), "waits", "asleep")
+    migrate::has_column(conn, "waits", "asleep")
 }
 
 /// Whether a program has taken the event by this claim.
@@ -67,7 +67,7 @@ pub fn is_taken_by(conn: &Connection, consumer: &ConsumerId, id: i64, token: &st
 }
 
 fn has_tables(conn: &Connection) -> rusqlite::Result<bool> {
-    conn.table_exists(Some("main"), "claims")
+    migrate::has_table(conn, "claims")
 }
 
 pub fn load(conn: &Connection, consumer: &ConsumerId) -> rusqlite::Result<Ledger> {

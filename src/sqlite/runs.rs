@@ -27,7 +27,7 @@ pub fn insert(conn: &Connection, consumer: &ConsumerId, run: &str) -> rusqlite::
 }
 
 pub fn list(conn: &Connection, consumer: &ConsumerId, most: usize) -> rusqlite::Result<Vec<Run>> {
-    if !conn.table_exists(Some("main"), "runs")? {
+    if !migrate::has_table(conn, "runs")? {
         return Ok(Vec::new());
     }
     let mut statement =
@@ -39,7 +39,7 @@ pub fn list(conn: &Connection, consumer: &ConsumerId, most: usize) -> rusqlite::
 }
 
 pub fn one(conn: &Connection, consumer: &ConsumerId, number: i64) -> rusqlite::Result<Option<Run>> {
-    if !conn.table_exists(Some("main"), "runs")? {
+    if !migrate::has_table(conn, "runs")? {
         return Ok(None);
     }
     let mut statement = conn.prepare("SELECT number, run FROM runs WHERE consumer_id = ? AND number = ?")?;

@@ -53,7 +53,7 @@ pub fn prepare(conn: &Connection) -> rusqlite::Result<()> {
 }
 
 pub fn has_tables(conn: &Connection) -> rusqlite::Result<bool> {
-    conn.table_exists(Some("main"), "schedules")
+    migrate::has_table(conn, "schedules")
 }
 
 /// What was scheduled under the event's key. Must be called inside a transaction.

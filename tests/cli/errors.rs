@@ -25,7 +25,7 @@ const COMMANDS: [&[&str]; 12] = [
     &["info"],
 ];
 
-pub const NAMES: [&str; 38] = [
+pub const NAMES: [&str; 39] = [
     "init",
     "push",
     "ask",
@@ -61,6 +61,7 @@ pub const NAMES: [&str; 38] = [
     "import",
     "clone",
     "doctor",
+    "session",
     "completions",
     "man",
     "guide",

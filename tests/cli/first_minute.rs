@@ -5,7 +5,7 @@ use thread_testkit::{Run, World, skipped};
 use crate::usage::{blocks, page};
 
 /// The block, and the output that README shows for it.
-fn first_minute() -> (String, String) {
+pub fn first_minute() -> (String, String) {
     let readme = page("README.md");
     let (_, section) = readme.split_once("\n## The first minute\n").expect("README has a first minute");
     let mut blocks = blocks(section).into_iter();

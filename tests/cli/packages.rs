@@ -5,9 +5,10 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use thread_testkit::{World, names, skipped};
+use thread_testkit::{World, missing, names, skipped};
 
 use crate::errors::NAMES;
+use crate::first_minute::first_minute;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -107,6 +108,7 @@ fn the_scripts_have_no_syntax_error() {
     for script in ["run", "release"] {
         run("bash", &["-n", script], &folder);
     }
+    run("sh", &["-n", "../clients/javascript/bin/thread"], &folder);
 }
 
 #[test]
@@ -133,8 +135,78 @@ fn a_release_installs_by_unpacking_and_is_the_same_when_made_again() {
         skipped("cargo-deb and dpkg-deb");
     }
 
+    let files = |start: &str, end: &str| -> Vec<String> {
+        let is_one = |name: &&String| name.starts_with(start) && name.ends_with(end);
+        made.iter().filter(is_one).map(|name| format!("../made/{name}")).collect()
+    };
+    for (start, end, count) in
+        [("threadq_postgres-", ".whl", 1), ("threadq_serve-", ".whl", 1), ("threadq", ".tgz", 4)]
+    {
+        assert_eq!(files(start, end).len(), count, "{made:?}");
+    }
+    std::thread::scope(|both| {
+        both.spawn(|| assert_pip_installs(&world, &files("threadq-", ".whl")[0]));
+        both.spawn(|| {
+            assert_npm_installs(
+                &world,
+                &[files("threadq-linux", ""), files(&format!("threadq-{VERSION}"), ".tgz")].concat(),
+            )
+        });
+    });
+
     assert_eq!(packed(&world, "again").unwrap(), made);
     assert_eq!(world.read("again/SHA256SUMS"), world.read("made/SHA256SUMS"));
+}
+
+/// Runs README's first minute with a `PATH` of this folder and common tools, and nothing else that has `thread`.
+fn assert_first_minute(world: &World, folder: &str) {
+    let (block, printed) = first_minute();
+    let tools = world.path(format!("{folder}-tools"));
+    fs::create_dir(&tools).unwrap();
+    for tool in names(&world.bin()).iter().filter(|tool| *tool != "thread") {
+        std::os::unix::fs::symlink(world.bin().join(tool), tools.join(tool)).unwrap();
+    }
+    for tool in ["uname", "dirname"] {
+        let path =
+            ["/bin", "/usr/bin"].map(|dir| Path::new(dir).join(tool)).into_iter().find(|path| path.exists());
+        std::os::unix::fs::symlink(path.unwrap(), tools.join(tool)).unwrap();
+    }
+    let path = std::env::join_paths([world.path(folder), tools]).unwrap();
+    assert_eq!(world.sh(&block).env("PATH", path).env_remove("THREAD_DIR").quiet(), printed, "{folder}");
+}
+
+fn assert_pip_installs(world: &World, wheel: &str) {
+    let made = Command::new("python3").args(["-m", "venv"]).arg(world.path("venv")).output();
+    if !made.is_ok_and(|made| made.status.success()) {
+        return missing("python3 with venv");
+    }
+    let python = world.path("venv/bin/python");
+    let python = python.to_str().unwrap();
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", wheel];
+    run(python, &pip, &world.path("venv"));
+    assert_first_minute(world, "venv/bin");
+    // The client finds the program beside its Python.
+    let push = "import threadq; print(threadq.Thread.init('of-python').push('x'))";
+    assert_eq!(world.run(python).args(["-c", push]).quiet(), "1\n");
+}
+
+fn assert_npm_installs(world: &World, packages: &[String]) {
+    if !is_there("npm") {
+        return missing("npm");
+    }
+    fs::create_dir(world.path("modules")).unwrap();
+    let npm = ["install", "--offline", "--no-audit", "--no-fund", "--no-update-notifier"];
+    run(
+        "npm",
+        &[&npm[..], &packages.iter().map(String::as_str).collect::<Vec<_>>()].concat(),
+        &world.path("modules"),
+    );
+    assert_first_minute(world, "modules/node_modules/.bin");
+    let push =
+        "import { Thread } from 'threadq'; console.log(await (await Thread.init('of-node')).push('x'))";
+    let node =
+        world.run("env").arg("node").args(["--input-type=module", "-e", push]).dir(world.path("modules"));
+    assert_eq!(node.env("PATH", std::env::var_os("PATH").unwrap()).quiet(), "1\n");
 }
 
 #[test]

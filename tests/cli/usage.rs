@@ -19,6 +19,11 @@ fn every_example_of_the_page_about_steps_prints_what_it_says() {
 }
 
 #[test]
+fn every_example_for_those_who_come_from_another_queue_prints_what_the_page_says() {
+    play(&World::new(), "docs/MIGRATING.md", &page("docs/MIGRATING.md"));
+}
+
+#[test]
 fn the_readme_begins_with_the_demo_and_the_tests_one_line_each() {
     let readme = page("README.md");
     let commands: Vec<String> =

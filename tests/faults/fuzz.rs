@@ -230,6 +230,7 @@ fn no_arguments_make_it_panic_or_hang() {
         "clone",
         "--move",
         "doctor",
+        "session",
         "--root",
         "--to",
         "latest",

@@ -1,0 +1,197 @@
+// The client. One process of thread serves all calls of a Thread but those that wait.
+import { errorOf } from "./errors.js";
+import { Handlers } from "./handlers.js";
+import { duration, event, failure, finish, lines, options, run, start, text } from "./program.js";
+
+export { Asleep, errors, NotNow, Reject, ThreadError } from "./errors.js";
+
+const events = (out) => out;
+const stored = (out) => out[0].id;
+const cursor = (out) => out[0].last_acked_id;
+const nothing = () => undefined;
+
+/** A line of a batch. */
+function line(one) {
+  const { content, meta: metadata, key: idempotency_key, ...rest } =
+    one !== null && typeof one === "object" && "content" in one ? one : { content: one };
+  return `${JSON.stringify({ ...rest, content: text(content), metadata, idempotency_key })}\n`;
+}
+
+export class Thread extends Handlers {
+  #session;
+  #waiting = [];
+  #isClosed = false;
+
+  constructor(location) {
+    super();
+    this.location = location;
+  }
+
+  static async open(location) {
+    const thread = new Thread(location);
+    await thread.#start();
+    return thread;
+  }
+
+  static async init(location, { ifMissing } = {}) {
+    const args = ["init", ...options({ ifMissing }), "--", location];
+    return Thread.open(await run(undefined, { args, result: (out) => out[0].thread }));
+  }
+
+  push(content, rest = {}) {
+    return this.#do(event(["push"], content, rest, stored));
+  }
+
+  pushMany(contents) {
+    const result = ([{ count, first_id, last_id }]) => ({ count, first_id, last_id });
+    return this.#do({ args: ["push", "--batch"], input: Array.from(contents, line).join(""), result });
+  }
+
+  schedule(content, when) {
+    return this.#do(event(["push"], content, when, (out) => out[0].scheduled_id));
+  }
+
+  repeat(name, content, when) {
+    return this.#do(event(["schedule", "add", name], content, when, (out) => out[0].name));
+  }
+
+  read({ after = 0, ...which } = {}) {
+    const start = which.since || which.tail ? {} : { lastEventId: after };
+    return this.#do({ args: ["peek", ...options({ ...start, ...which })], result: events });
+  }
+
+  async *follow({ after, signal, ...which } = {}) {
+    signal?.throwIfAborted();
+    const child = start(this.location, { args: ["peek", "--follow", ...options({ lastEventId: after, ...which })] });
+    const end = () => child.kill();
+    signal?.addEventListener("abort", end);
+    let stderr = "";
+    child.stderr.setEncoding("utf8").on("data", (chunk) => (stderr += chunk));
+    const ended = new Promise((resolve, reject) => child.on("error", reject).on("close", resolve));
+    try {
+      for await (const row of lines(child.stdout)) yield JSON.parse(row);
+      const exit = await ended;
+      signal?.throwIfAborted();
+      throw failure(stderr, exit);
+    } finally {
+      signal?.removeEventListener("abort", end);
+      end();
+    }
+  }
+
+  subscribe(consumer, handler, { timeout, idle, probe, ...rest } = {}) {
+    const times = { timeout: timeout && duration(timeout), idle: idle && duration(idle), probe: probe && duration(probe) };
+    const given = { consumer, handler, noHandler: !handler && !rest.replace, ...rest, ...times };
+    return this.#do({ args: ["subscribe", ...options(given, { start: "from" })], result: (out) => out[0].consumer_id });
+  }
+
+  unsubscribe(consumer) {
+    return this.#do({ args: ["unsubscribe", ...options({ consumer })], result: nothing });
+  }
+
+  pop(consumer, { claim, wait, limit, signal } = {}) {
+    const times = { claim: claim && duration(claim), wait: wait && duration(wait) };
+    const call = { args: ["pop", ...options({ consumer, limit, ...times })], result: events };
+    return wait ? run(this.location, call, signal) : this.#do(call);
+  }
+
+  ack(consumer, ids, { claim } = {}) {
+    const args = ["ack", ...options({ consumer, claim }), "--", ...[ids].flat().map(String)];
+    return this.#do({ args, result: cursor });
+  }
+
+  nack(consumer, id, { delay, error, attempt = true, claim } = {}) {
+    const given = { consumer, delay: delay && duration(delay), error, noAttempt: !attempt, claim };
+    return this.#do({ args: ["nack", ...options(given, {}), String(id)], result: cursor });
+  }
+
+  reject(consumer, id, { error, claim } = {}) {
+    return this.#do({ args: ["reject", ...options({ consumer, error, claim }), String(id)], result: cursor });
+  }
+
+  claim(consumer, id, length, { claim } = {}) {
+    const args = ["claim", ...options({ consumer, claim }), String(id), duration(length)];
+    return this.#do({ args, result: nothing });
+  }
+
+  ask(content, { signal, ...rest } = {}) {
+    return run(this.location, event(["ask"], content, rest, (out) => out[0]), signal);
+  }
+
+  reply(to, content, rest = {}) {
+    return this.#do(event(["reply"], content, { to, ...rest }, stored));
+  }
+
+  command(...args) {
+    return this.#do({ args, result: events });
+  }
+
+  /** Ends the process, once all calls are answered. */
+  async close() {
+    this.#isClosed = true;
+    const session = this.#session;
+    if (!session) return;
+    const ended = new Promise((resolve) => session.on("close", resolve));
+    hold(session, true);
+    session.stdin.end();
+    await ended;
+  }
+
+  async [Symbol.asyncDispose ?? Symbol("asyncDispose")]() {
+    await this.close();
+  }
+
+  async #do(call) {
+    if (this.#isClosed) throw sessionEnded("open the thread again");
+    if (!this.#session) await this.#start();
+    const session = this.#session;
+    const answer = await new Promise((resolve, reject) => {
+      // The program does not end before it has its answer.
+      if (this.#waiting.push({ resolve, reject }) === 1) hold(session, true);
+      session.stdin.write(`${JSON.stringify({ args: call.args, input: call.input })}\n`);
+    });
+    return finish(call, answer);
+  }
+
+  /** Starts the process that serves the calls; once, even if several calls need it. */
+  #start() {
+    this.starting ??= this.#begin().finally(() => (this.starting = undefined));
+    return this.starting;
+  }
+
+  async #begin() {
+    const session = start(this.location, { args: ["session"] });
+    session.stdin.on("error", () => {});
+    let stderr = "";
+    session.stderr.setEncoding("utf8").on("data", (chunk) => (stderr += chunk));
+    const exited = new Promise((resolve, reject) => session.on("error", reject).on("close", resolve));
+    const answers = lines(session.stdout);
+    const hello = await Promise.race([answers.next(), exited.then(() => ({ done: true }))]);
+    if (hello.done) {
+      const exit = await exited;
+      throw failure(stderr, exit);
+    }
+    this.location = JSON.parse(hello.value).thread;
+    this.#session = session;
+    hold(session, false);
+    this.#read(session, answers);
+  }
+
+  async #read(session, answers) {
+    for await (const answer of answers) {
+      this.#waiting.shift()?.resolve(JSON.parse(answer));
+      if (!this.#waiting.length && !this.#isClosed) hold(session, false);
+    }
+    this.#session = undefined;
+    for (const { reject } of this.#waiting.splice(0)) reject(sessionEnded("see whether it was done before you do it again"));
+  }
+}
+
+/** Whether the process keeps this program alive. */
+function hold(session, yes) {
+  for (const one of [session, session.stdin, session.stdout, session.stderr]) yes ? one.ref?.() : one.unref?.();
+}
+
+function sessionEnded(suggestion) {
+  return errorOf({ code: "session_ended", error: "the session has ended", suggestion });
+}

@@ -1,0 +1,10 @@
+"""Durable event queues in a directory or in PostgreSQL, with no daemon: a client of the program ``thread``."""
+
+from . import errors
+from .aio import AsyncThread
+from .calls import Batch, Event
+from .client import Thread
+from .errors import Asleep, NotNow, Reject, ThreadError
+from .handlers import Run
+
+__all__ = ["AsyncThread", "Asleep", "Batch", "Event", "NotNow", "Reject", "Run", "Thread", "ThreadError", "errors"]

@@ -1,0 +1,197 @@
+"""Commands of the program ``thread``: their arguments, where it is, and what becomes of what it prints."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import sysconfig
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Generic, TypedDict, TypeVar, Union
+
+from .errors import Asleep, ThreadError, error_of
+
+T = TypeVar("T")
+#: ``"1h30m"``, seconds, or a timedelta.
+Duration = Union[str, int, float, timedelta]
+#: Warnings and notes of the program.
+log = logging.getLogger("threadq")
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event, as it is stored. ``claim`` is set by ``pop(claim=…)``."""
+
+    id: int
+    created_at: str
+    source: str
+    type: str
+    subtype: str | None
+    content: str
+    metadata: Any = None
+    claim: str | None = None
+
+    def json(self) -> Any:
+        """The content, read as JSON."""
+        return json.loads(self.content)
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Event:
+        return cls(**{name: row.get(name) for name in cls.__dataclass_fields__})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What ``push_many`` has stored; the ids are None if nothing new was."""
+
+    count: int
+    first_id: int | None
+    last_id: int | None
+
+
+class Narrow(TypedDict, total=False):
+    """Which events. ``meta`` compares fields of the metadata; ``filter`` is an SQL condition."""
+
+    type: str
+    subtype: str
+    source: str
+    meta: Mapping[str, str]
+    filter: str
+
+
+class EventOptions(TypedDict, total=False):
+    """What an event has besides its content. ``key``, an idempotency key: it is stored once under it."""
+
+    source: str
+    type: str
+    subtype: str
+    meta: Mapping[str, Any]
+    key: str
+    expires: Duration
+
+
+class HandlerOptions(TypedDict, total=False):
+    """Options of ``thread subscribe``; see its help. ``start`` is its ``--from``."""
+
+    filter: str
+    key: str
+    concurrency: int
+    batch_size: int
+    max_attempts: int | str
+    backoff: str
+    timeout: Duration
+    idle: Duration
+    probe: Duration
+    stall_after: int | str
+    ahead: int
+    start: int | str
+    env: Mapping[str, str]
+    clear_env: bool
+    cwd: str
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """A command, with what it reads from stdin, and how to read its result."""
+
+    args: list[str]
+    result: Callable[[list[Any]], T]
+    input: str | None = None
+
+    def request(self) -> bytes:
+        """The line for a session."""
+        request = {"args": self.args} if self.input is None else {"args": self.args, "input": self.input}
+        return json.dumps(request).encode() + b"\n"
+
+    def finish(self, answer: Mapping[str, Any]) -> T:
+        """The result, from the answer of a session."""
+        for line in answer.get("notices", ()):
+            log.log(logging.WARNING if line.startswith("Warning") else logging.INFO, line)
+        if answer["exit"] == 75:
+            raise Asleep
+        if answer["exit"]:
+            raise error_of(answer, answer["exit"])
+        return self.result(answer["out"])
+
+    def words(self, location: str | None) -> list[str]:
+        """The command line of a process of its own, for what waits."""
+        command, *rest = self.args
+        return [program(), command, "--json", *([f"--thread={location}"] if location else []), *rest]
+
+    def ended(self, exit: int, stdout: bytes, stderr: bytes) -> T:
+        """The result of a process of its own."""
+        if exit not in (0, 75):
+            raise failure(stderr, exit)
+        return self.finish({"exit": exit, "out": [json.loads(line) for line in stdout.splitlines()]})
+
+
+def program() -> str:
+    """The program that THREAD_PROGRAM names, else the one that came with this package, else the one on PATH."""
+    own = os.path.join(sysconfig.get_path("scripts"), "thread")
+    found = os.environ.get("THREAD_PROGRAM") or (own if os.access(own, os.X_OK) else shutil.which("thread"))
+    if found:
+        return found
+    raise error_of({"code": "spawn_failed", "error": "the program 'thread' is not installed",
+                    "suggestion": "install it, or set THREAD_PROGRAM to its path"})
+
+
+def failure(stderr: bytes, exit: int) -> ThreadError:
+    """The error in the last line of what a command has written to stderr."""
+    lines = stderr.decode(errors="replace").strip().splitlines()
+    try:
+        return error_of(json.loads(lines[-1]), exit)
+    except (IndexError, ValueError):
+        return error_of({"error": "\n".join(lines) or f"thread ended with exit code {exit}"}, exit)
+
+
+def duration(length: Duration) -> str:
+    if isinstance(length, timedelta):
+        length = length.total_seconds()
+    return f"{max(0, round(length * 1000))}ms" if isinstance(length, (int, float)) else length
+
+
+RENAMED = {"key": "idempotency-key", "delay": "in", "start": "from"}
+DURATIONS = {"expires", "timeout", "idle", "probe", "delay", "every", "claim", "wait"}
+
+
+def options(given: Mapping[str, Any], renamed: Mapping[str, str] = RENAMED) -> list[str]:
+    """Options of the command line. Those that are None or False are left out."""
+    words = []
+    for name, value in given.items():
+        flag = "--" + renamed.get(name, name).replace("_", "-")
+        if name in DURATIONS and value is not None:
+            value = duration(value)
+        if isinstance(value, Mapping):
+            words += [f"{flag}={key}={text}" for key, text in value.items()]
+        elif value is True:
+            words.append(flag)
+        elif value is not None and value is not False:
+            words.append(f"{flag}={value}")
+    return words
+
+
+def text(content: Any) -> str:
+    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+
+
+def event(command: list[str], content: Any, given: Mapping[str, Any], result: Callable[[list[Any]], T]) -> Call[T]:
+    """A command that makes an event."""
+    given = {"metadata" if name == "meta" else name: json.dumps(value) if name == "meta" else value
+             for name, value in given.items()}
+    return Call([*command, "--content-file=-", *options(given)], result, text(content))
+
+
+def line(event: Any) -> str:
+    """A line of a batch."""
+    event = dict(event) if isinstance(event, Mapping) and "content" in event else {"content": event}
+    for short, name in (("meta", "metadata"), ("key", "idempotency_key")):
+        if short in event:
+            event[name] = event.pop(short)
+    return json.dumps({**event, "content": text(event["content"])}) + "\n"
+
+
+def events(out: list[Any]) -> list[Event]:
+    return [Event.of(row) for row in out]
