@@ -20,6 +20,7 @@ mod runs;
 mod scan;
 mod scheduled;
 mod steps;
+mod tables;
 mod wal;
 
 use std::collections::BTreeMap;

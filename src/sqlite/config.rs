@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Connection, params};
 
-use super::{migrate, text_of};
+use super::{tables, text_of};
 
 fn has_table(conn: &Connection) -> rusqlite::Result<bool> {
-    migrate::has_table(conn, "config")
+    tables::has_table(conn, "config")
 }
 
 pub fn load(conn: &Connection) -> rusqlite::Result<BTreeMap<String, String>> {

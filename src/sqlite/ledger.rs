@@ -5,7 +5,7 @@
 
 use rusqlite::{Connection, params};
 
-use super::{migrate, text_of};
+use super::{migrate, tables, text_of};
 use crate::model::ledger::{Asleep, Claim, EventWait, Ledger, LedgerChange, Taken};
 use crate::model::subscription::ConsumerId;
 use crate::model::time::{self, Moment, Time};
@@ -54,7 +54,7 @@ pub fn add_asleep(conn: &Connection) -> rusqlite::Result<()> {
 }
 
 pub fn has_asleep(conn: &Connection) -> rusqlite::Result<bool> {
-    migrate::has_column(conn, "waits", "asleep")
+    tables::has_column(conn, "waits", "asleep")
 }
 
 /// Whether a program has taken the event by this claim.
@@ -67,7 +67,7 @@ pub fn is_taken_by(conn: &Connection, consumer: &ConsumerId, id: i64, token: &st
 }
 
 fn has_tables(conn: &Connection) -> rusqlite::Result<bool> {
-    migrate::has_table(conn, "claims")
+    tables::has_table(conn, "claims")
 }
 
 pub fn load(conn: &Connection, consumer: &ConsumerId) -> rusqlite::Result<Ledger> {

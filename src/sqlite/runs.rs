@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::{migrate, text_of};
+use super::{migrate, tables, text_of};
 use crate::model::run::{RUNS_KEPT, Run};
 use crate::model::subscription::ConsumerId;
 
@@ -27,7 +27,7 @@ pub fn insert(conn: &Connection, consumer: &ConsumerId, run: &str) -> rusqlite::
 }
 
 pub fn list(conn: &Connection, consumer: &ConsumerId, most: usize) -> rusqlite::Result<Vec<Run>> {
-    if !migrate::has_table(conn, "runs")? {
+    if !tables::has_table(conn, "runs")? {
         return Ok(Vec::new());
     }
     let mut statement =
@@ -39,7 +39,7 @@ pub fn list(conn: &Connection, consumer: &ConsumerId, most: usize) -> rusqlite::
 }
 
 pub fn one(conn: &Connection, consumer: &ConsumerId, number: i64) -> rusqlite::Result<Option<Run>> {
-    if !migrate::has_table(conn, "runs")? {
+    if !tables::has_table(conn, "runs")? {
         return Ok(None);
     }
     let mut statement = conn.prepare("SELECT number, run FROM runs WHERE consumer_id = ? AND number = ?")?;

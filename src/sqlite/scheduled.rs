@@ -9,7 +9,7 @@ use chrono::Utc;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::error::Doing;
-use super::{migrate, text_of};
+use super::{migrate, tables, text_of};
 use crate::error::{Error, Result};
 use crate::model::event::{NewEvent, Type};
 use crate::model::schedule::Schedule;
@@ -53,7 +53,7 @@ pub fn prepare(conn: &Connection) -> rusqlite::Result<()> {
 }
 
 pub fn has_tables(conn: &Connection) -> rusqlite::Result<bool> {
-    migrate::has_table(conn, "schedules")
+    tables::has_table(conn, "schedules")
 }
 
 /// What was scheduled under the event's key. Must be called inside a transaction.

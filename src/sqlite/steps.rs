@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use rusqlite::{Connection, Row, ToSql, params};
 
 use super::error::Failed;
-use super::{bytes_of, ledger, migrate, text_of};
+use super::{bytes_of, ledger, migrate, tables, text_of};
 use crate::error::Error;
 use crate::model::step::Step;
 use crate::model::subscription::ConsumerId;
@@ -42,7 +42,7 @@ pub fn prepare(conn: &Connection) -> rusqlite::Result<()> {
 }
 
 pub fn has_table(conn: &Connection) -> rusqlite::Result<bool> {
-    migrate::has_table(conn, "steps")
+    tables::has_table(conn, "steps")
 }
 
 pub fn read(
@@ -174,7 +174,7 @@ pub fn forget(conn: &Connection, now: Time, before: Time, most: usize) -> rusqli
     if !has_table(conn)? {
         return Ok((0, false));
     }
-    let has_ranges = migrate::has_table(conn, "finished")?;
+    let has_ranges = tables::has_table(conn, "finished")?;
     let is_finished = IS_FINISHED.replace("FINISHED", if has_ranges { IS_IN_RANGE } else { "" });
     let (now, before) = (time::format(now), time::format(before));
     let most = i64::try_from(most).unwrap_or(i64::MAX);
