@@ -19,6 +19,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+#[cfg(target_os = "linux")]
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::files::lock::Lock;
@@ -169,6 +171,7 @@ pub struct Given<'g> {
 /// variables that were set. For a process in its own session, whose limit on open files is passed on. Returns the
 /// pid.
 #[cfg(target_os = "linux")]
+#[expect(clippy::disallowed_methods, reason = "the handler's working directory is no file of the thread")]
 pub fn without_fork(command: &Command, lock: &Lock, given: Given<'_>) -> io::Result<rustix::process::Pid> {
     let text = |text: &OsStr| CString::new(text.as_bytes()).map_err(io::Error::from);
     let program = text(command.get_program())?;
@@ -181,7 +184,11 @@ pub fn without_fork(command: &Command, lock: &Lock, given: Given<'_>) -> io::Res
         let variable = [name.as_bytes(), b"=", value.unwrap_or_default().as_bytes()].concat();
         variables.push(CString::new(variable)?);
     }
-    let folder = command.get_current_dir().map(|folder| text(folder.as_os_str())).transpose()?;
+    // By a descriptor: the standard library refers weakly to the function that takes a path, which is therefore missing in a
+    // static program, and calling it is a crash.
+    let reach = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = command.get_current_dir();
+    let folder = folder.map(|folder| rustix::fs::open(folder, reach, Mode::empty())).transpose()?;
     let pointers = |all: &[CString]| -> Vec<*mut libc::c_char> {
         all.iter().map(|one| one.as_ptr().cast_mut()).chain([std::ptr::null_mut()]).collect()
     };
@@ -202,6 +209,10 @@ pub fn without_fork(command: &Command, lock: &Lock, given: Given<'_>) -> io::Res
             // The copy has another number, since the C library need not clear close-on-exec for the same one. All
             // other descriptors are closed by the exec.
             let copy = if lock == 3 { 4 } else { 3 };
+            // First, before the copy might take its number.
+            if let Some(folder) = &folder {
+                done(libc::posix_spawn_file_actions_addfchdir_np(&raw mut actions, folder.as_raw_fd()))?;
+            }
             let (input, outputs) = (libc::O_RDONLY, libc::O_WRONLY);
             let all = [(given.stdin, input, 0), (given.output, outputs, 1), (given.errors, outputs, 2)];
             for (file, access, to) in all {
@@ -212,9 +223,6 @@ pub fn without_fork(command: &Command, lock: &Lock, given: Given<'_>) -> io::Res
                 })?;
             }
             done(libc::posix_spawn_file_actions_adddup2(&raw mut actions, lock, copy))?;
-            if let Some(folder) = &folder {
-                done(libc::posix_spawn_file_actions_addchdir_np(&raw mut actions, folder.as_ptr()))?;
-            }
             let mut signals: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&raw mut signals);
             done(libc::posix_spawnattr_setsigmask(&raw mut attributes, &raw const signals))?;
