@@ -132,7 +132,7 @@ async def looks(folder, browser, inbox):
         await shot("dead-letters")
         await tab.open(f"#/look/{session}/c/agent")
         await tab.locator(".runs a").last.click()
-        await tab.locator(".timeline").wait_for()
+        await tab.locator(".trace tbody tr").last.wait_for()
         await asyncio.sleep(1)
         await shot("run")
 
