@@ -32,7 +32,7 @@ async def the_trace_of_an_answer_stands_beside_it():
             beside = tab.locator(".beside")
             # It goes on while it is looked at.
             await expect(rows(tab).filter(has_text="asks")).to_contain_text("so far")
-            await expect(rows(tab).first).to_contain_text("pushed backup")
+            await expect(rows(tab).first).to_contain_text("pushed backup by you")
             await expect(rows(tab).filter(has_text="thinks")).to_contain_text("I will read the script first.")
             # The same card as in the conversation, also to answer.
             asked = await opened(tab, rows(tab).filter(has_text="asks"))

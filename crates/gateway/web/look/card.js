@@ -3,7 +3,7 @@
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { Conversation } from "../conversation.js";
 import { Do, Plain } from "../parts.js";
-import { Steps } from "../run.js";
+import { Ending, Steps } from "../run.js";
 import { bytesText, jsonText, visible } from "../text.js";
 import { readOnly, state } from "../state.js";
 import { api, get } from "./api.js";
@@ -75,8 +75,11 @@ function Said({ thread, bar, trace, cards }) {
   if (failed || step === undefined) return failed || null;
   if (isAsked) return html`<p><a href=${address.sessionAddress(thread)}>It asks for permission: answer it</a></p>`;
   if (!step) return html`<${Stored} thread=${thread} id=${bar.event} />`;
-  const steps = bar.kind === "sub_agent" ? step.run.steps : [step];
-  return html`<div ref=${box}><${Steps} run=${{ steps, ending: true, all: true }} /></div>`;
+  if (bar.kind === "sub_agent") {
+    const { run } = step;
+    return html`<div ref=${box}><${Steps} run=${run} />${run.ending && html`<${Ending} run=${run} />`}</div>`;
+  }
+  return html`<div ref=${box}><${Steps} run=${{ steps: [step], ending: true, all: true }} /></div>`;
 }
 
 /** The step of a bar, or its sub-agent. */

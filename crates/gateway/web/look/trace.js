@@ -2,7 +2,8 @@
 
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { Stamp, duration, useClock } from "../time.js";
-import { beginning, stoppedBy, visible } from "../text.js";
+import { beginning, stoppedBy, visible, whoText } from "../text.js";
+import { state } from "../state.js";
 import { api, get } from "./api.js";
 import { Card, hasCard } from "./card.js";
 import { scaleOf } from "./scale.js";
@@ -70,8 +71,8 @@ function barsOf({ event, bars, now_ms: then, read }, only) {
     ...bar, depth: bar.depth - less, duration_ms: bar.is_open ? Math.max(0, now - bar.at_ms) : bar.duration_ms,
   }));
   rows.forEach((bar, n) => { bar.inside = insideOf(rows, n); });
-  const { id, content, source } = event;
-  const pushed = { kind: "pushed", depth: 0, at_ms: 0, label: content, given: `by ${source}`, event: id, inside: 0 };
+  const { id, content } = event, who = whoText(event.source, state.connection.clientId);
+  const pushed = { kind: "pushed", depth: 0, at_ms: 0, label: content, given: `by ${who}`, event: id, inside: 0 };
   return [pushed, ...rows];
 }
 
