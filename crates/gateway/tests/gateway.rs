@@ -368,7 +368,7 @@ scenarios! {
         dead_letters_of_kept_handlers_are_retried
         a_cursor_is_moved_and_what_follows_is_handled_again
         a_running_handler_is_stopped
-        a_run_has_its_output_and_its_timeline
+        a_run_has_its_output_and_an_event_what_became_of_it
         events_are_browsed_from_the_newest_on
         an_event_is_stored_once_and_only_if_it_is_one
         a_live_tail_continues_after_it_was_cut
@@ -473,12 +473,22 @@ scenarios! {
         runs_of_one_second_are_told_apart
         a_filter_that_takes_too_long_says_how_far_it_has_come
         an_event_shows_its_content_and_who_handled_it
-        a_run_is_a_timeline_of_its_events
-        a_run_shows_how_each_tool_ended
-        a_run_shows_what_it_was_given_and_not_what_others_did
         threads_are_found_and_hidden_ones_are_counted
         a_gateway_that_is_killed_while_one_looks_is_a_pause
         nothing_is_asked_while_nothing_happens
+    }
+    page_trace {
+        the_trace_of_an_answer_stands_beside_it
+        a_run_of_an_agent_is_the_messages_that_it_has_answered
+        a_trace_shows_how_each_tool_ended_and_is_zoomed
+        an_event_shows_what_each_consumer_did_about_it
+        a_run_of_many_events_lists_some_of_them
+    }
+    page_figures {
+        the_consumers_are_a_table_with_those_first_that_need_somebody
+        charts_show_what_came_and_a_part_of_them_leads_to_its_events_and_runs
+        events_are_narrowed_down_by_their_values
+        numbers_do_not_split_the_reasons_of_dead_letters
     }
     page_look_ways {
         a_read_only_page_has_no_controls

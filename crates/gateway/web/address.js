@@ -1,8 +1,8 @@
 // One address for each view. Chat: #/ the list, #/new, #/s/<session>, #/s/<session>/<seq> for a message in it,
-// #/s/<session>/<seq>?find=<text> for an event in it with a marked text, and #/s/<session>/<seq>/edit for a changed
-// copy of a message.
-// Queues: #/look the threads, #/look/<thread>, and in a thread: /events?filter=…, /events/<id>, /dead?consumer=…, /push,
-// /c/<consumer>, and /c/<consumer>/<run>.
+// #/s/<session>/<seq>?find=<text> for an event in it with a marked text, #/s/<session>/<seq>/edit for a changed copy of a
+// message, and #/s/<session>?trace=<seq> with what became of a message beside it.
+// Queues: #/look the threads, #/look/<thread>, and in a thread: /events?filter=…, /events/<id>, /events/<id>/trace,
+// /dead?consumer=…, /push, /c/<consumer>, and /c/<consumer>/<run>.
 
 const PAGES = { events: "events", dead: "dead", push: "push" };
 
@@ -13,8 +13,10 @@ export function parse(hash) {
   const [id, digits, what] = parts;
   const seq = /^\d+$/.test(digits ?? "") ? Number(digits) : null;
   if (view === "s" && /^[0-9a-f-]{36}$/i.test(id ?? "")) {
-    const find = (seq !== null && new URLSearchParams(query).get("find")) || null;
-    return { view: "session", session: id.toLowerCase(), seq, find, edits: seq !== null && what === "edit" };
+    const params = new URLSearchParams(query);
+    const find = (seq !== null && params.get("find")) || null;
+    const trace = Number(/^\d+$/.exec(params.get("trace") ?? "")?.[0]) || null;
+    return { view: "session", session: id.toLowerCase(), seq, find, edits: seq !== null && what === "edit", trace };
   }
   return { view: view === "new" ? "new" : "list" };
 }
@@ -22,7 +24,7 @@ export function parse(hash) {
 function place([thread, page, what, run]) {
   if (!thread) return { page: "threads" };
   if (page === "c" && what) return run ? { page: "run", thread, consumer: what, run } : { page: "consumer", thread, consumer: what };
-  if (page === "events" && /^\d+$/.test(what ?? "")) return { page: "events", thread, event: Number(what) };
+  if (page === "events" && /^\d+$/.test(what ?? "")) return { page: run === "trace" ? "trace" : "events", thread, event: Number(what) };
   return { page: PAGES[page] ?? "thread", thread };
 }
 
@@ -40,6 +42,9 @@ export const listAddress = () => "#/";
 export const newAddress = () => "#/new";
 export const sessionAddress = (session, seq, find) => `#/s/${session}${seq ? `/${seq}${search({ find })}` : ""}`;
 
+/** The conversation with what became of a message beside it. */
+export const besideAddress = (session, seq) => `#/s/${session}?trace=${seq}`;
+
 export const editAddress = (session, seq) => `${sessionAddress(session, seq)}/edit`;
 
 /** An address in Queues: of the list of threads, or of the part of a thread that `parts` name. */
@@ -52,6 +57,12 @@ export function eventsAddress(thread, { filter, event } = {}) {
   return look(thread, "events", ...(event ? [event] : [])) + search({ filter });
 }
 
+/** The runs of a consumer: those with an `outcome`, the `longest` first, or those that began between `from` and `to`. */
+export const runsAddress = (thread, consumer, params) => look(thread, "c", consumer) + search(params);
+
+/** What became of an event. */
+export const traceAddress = (thread, event) => look(thread, "events", event, "trace");
+
 export const deadAddress = (thread, params = {}) => look(thread, "dead") + search(params);
 
 function search(params) {
@@ -61,10 +72,11 @@ function search(params) {
 
 /** The address that Escape leads to; null if there is nothing to close. */
 export function above(route) {
-  if (route.edits) return sessionAddress(route.session);
+  if (route.edits || route.trace) return sessionAddress(route.session);
   if (route.view !== "look") return null;
   const { page, thread, consumer, event, params } = route;
   if (page === "run") return look(thread, "c", consumer);
+  if (page === "trace") return eventsAddress(thread, { event });
   if (page === "events" && event) return eventsAddress(thread, params);
   return page === "thread" || page === "threads" ? look() : look(thread);
 }

@@ -8,6 +8,7 @@ import { Tool } from "./tool.js";
 import { Clock, Elapsed, duration } from "./time.js";
 import { beginning, contentOf, stoppedText } from "./text.js";
 import { state } from "./state.js";
+import * as address from "./address.js";
 
 /** How many steps are shown at first, how many more on request, and how many are rendered per frame. */
 const SHOWN = 60, MORE = 500, STEP = 5;
@@ -19,7 +20,7 @@ const DOING = {
 export function Run({ run }) {
   const { ending, earlier } = run;
   return html`<div class="run" aria-busy=${Boolean(run.attempt && !ending)}>
-    <${RunHead} run=${run} />
+    <${RunHead} run=${run} session=${state.conversation?.id} />
     ${run.stepsBefore && html`<p><${Do} action=${() => state.stepsOf(run)}>Show what the agent did<//></p>`}
     ${earlier.map((attempt, at) => html`<${Earlier} key=${at} attempt=${attempt} />`)}
     <${Steps} run=${run} />
@@ -28,7 +29,7 @@ export function Run({ run }) {
   </div>`;
 }
 
-function RunHead({ run }) {
+function RunHead({ run, session }) {
   const { ending, attempt, firstBegan, status } = run;
   const asks = run.steps.some((step) => step.kind === "permission" && !step.over);
   const state = ending ? null : asks ? "waits for you" : attempt ? DOING[status] ?? "works" : status === "waiting" ? DOING.waiting : null;
@@ -38,6 +39,7 @@ function RunHead({ run }) {
     ${!firstBegan && ending?.took > 0 && html` · <span class="figure">${duration(ending.took)}</span>`}
     ${state && html` · <span class="doing">${state}</span>`}
     ${attempt > 1 && html` · attempt ${attempt}`}
+    ${session && html` · <a href=${address.besideAddress(session, run.of.seq)}>Trace</a>`}
   </div>`;
 }
 

@@ -12,6 +12,7 @@ import { Sessions } from "./sessions.js";
 import { Strip } from "./strip.js";
 import { visible } from "./text.js";
 import { readOnly, state } from "./state.js";
+import { Beside } from "./look/trace.js";
 import * as address from "./address.js";
 
 export function Chat({ onHelp }) {
@@ -26,6 +27,7 @@ export function Chat({ onHelp }) {
       ${route.view === "list" && (readOnly || opens ? html`<p class="empty hint">Choose a session${
         !readOnly && html`, or <a href=${address.newAddress()}>begin a new one</a>`}.</p>` : html`<${Welcome} />`)}
     </div>
+    ${conversation && route.trace && html`<${Beside} conversation=${conversation} seq=${route.trace} />`}
   </main>`;
 }
 

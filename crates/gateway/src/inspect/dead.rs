@@ -26,6 +26,30 @@ pub fn reason(letter: &Stored) -> String {
     }
 }
 
+/// In place of a number or an id in a kind of reasons.
+const SOME: &str = "…";
+
+/// Words after which a number tells kinds of reasons apart.
+const CODES: [&str; 6] = ["exit", "http", "status", "code", "errno", "signal"];
+
+/// What reasons have in common that differ in numbers and ids only: those are left out. A kind is of the kind that it is
+/// itself.
+pub fn kind(reason: &str) -> String {
+    let is_part = |c: char| c.is_alphanumeric() || "-_…".contains(c);
+    let (mut kind, mut rest, mut before) = (String::with_capacity(reason.len()), reason, "");
+    while let Some(start) = rest.find(is_part) {
+        let end = rest[start..].find(|c| !is_part(c)).map_or(rest.len(), |end| start + end);
+        let (between, word) = (&rest[..start], &rest[start..end]);
+        kind.push_str(between);
+        let is_code = CODES.iter().any(|code| before.eq_ignore_ascii_case(code));
+        let has_digit = word.contains(|c: char| c.is_numeric() || c == '…');
+        kind.push_str(if has_digit && !is_code { SOME } else { word });
+        (before, rest) = (word, &rest[end..]);
+    }
+    kind.push_str(rest);
+    kind
+}
+
 pub fn form_of(letter: Stored, event: Option<Event>) -> DeadLetter {
     DeadLetter {
         id: letter.event_id,
@@ -64,7 +88,7 @@ fn key(letter: &Stored) -> (std::cmp::Reverse<i64>, &str) {
     (std::cmp::Reverse(letter.event_id), letter.consumer.as_str())
 }
 
-/// A page of dead letters, of one consumer and one reason if they are given.
+/// A page of dead letters, of one consumer and one kind of reason if they are given.
 ///
 /// # Errors
 ///
@@ -77,14 +101,17 @@ pub fn page(
     limit: usize,
 ) -> Result<DeadPage> {
     let mut found: Vec<Stored> = Vec::new();
-    let mut reasons: HashMap<(String, String), u64> = HashMap::new();
-    let mut total = 0;
+    // Of each kind, how many there are, and their reason, if all have the same.
+    let mut reasons: HashMap<(String, String), (u64, Option<String>)> = HashMap::new();
+    let (mut total, only) = (0, only.map(kind));
     queue.dead_letters(consumer, &mut |letter| {
         let reason = reason(&letter);
-        let is_meant = only.is_none_or(|only| only == reason);
-        let of = (letter.consumer.as_str().to_owned(), reason);
+        let of = (letter.consumer.as_str().to_owned(), kind(&reason));
+        let is_meant = only.as_ref().is_none_or(|only| *only == of.1);
         if reasons.len() < MOST_REASONS || reasons.contains_key(&of) {
-            *reasons.entry(of).or_default() += 1;
+            let (count, same) = reasons.entry(of).or_insert_with(|| (0, Some(reason.clone())));
+            *count += 1;
+            *same = same.take().filter(|same| *same == reason);
         }
         if is_meant {
             total += 1;
@@ -110,7 +137,11 @@ pub fn page(
     }
     let mut reasons: Vec<ReasonCount> = reasons
         .into_iter()
-        .map(|((consumer, reason), count)| ReasonCount { consumer, reason, count })
+        .map(|((consumer, kind), (count, same))| ReasonCount {
+            consumer,
+            reason: same.unwrap_or(kind),
+            count,
+        })
         .collect();
     reasons.sort_unstable_by(|a, b| {
         b.count.cmp(&a.count).then_with(|| (&a.consumer, &a.reason).cmp(&(&b.consumer, &b.reason)))
@@ -140,11 +171,12 @@ impl Meant {
     /// One of the events is no dead letter of the consumer; errors of the thread.
     pub fn events(&self, queue: &mut Queue, consumer: &ConsumerId) -> Result<Option<Vec<i64>>> {
         let mut found = BTreeSet::new();
+        let wanted = if let Meant::Reason(text) = self { kind(text) } else { String::new() };
         queue.dead_letters(Some(consumer), &mut |letter| {
             let is_meant = match self {
                 Meant::All => false,
                 Meant::Events(events) => events.contains(&letter.event_id),
-                Meant::Reason(text) => reason(&letter) == *text,
+                Meant::Reason(_) => kind(&reason(&letter)) == wanted,
             };
             found.extend(is_meant.then_some(letter.event_id));
             ControlFlow::Continue(())
@@ -160,6 +192,27 @@ impl Meant {
                 }
                 None => Ok(Some(found.into_iter().collect())),
             },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_ids_do_not_split_a_kind_of_reasons() {
+        for (reason, expected) in [
+            ("exit 1: qty 8", "exit 1: qty …"),
+            ("exit 1: no order 6ba7b810-9dad-41d1-80b4-00c04fd430c8.", "exit 1: no order …."),
+            ("exit 22: HTTP 404 for /a/7?x=1", "exit 22: HTTP 404 for /a/…?x=…"),
+            ("exit 1: no price for anvil", "exit 1: no price for anvil"),
+            ("exit 1: ٣ ä8ü <b>9</b>", "exit 1: … … <b>…</b>"),
+            ("exit unknown", "exit unknown"),
+            ("", ""),
+        ] {
+            assert_eq!(kind(reason), expected);
+            assert_eq!(kind(&kind(reason)), expected);
         }
     }
 }

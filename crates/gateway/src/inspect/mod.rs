@@ -13,10 +13,11 @@
 //! | `dto` | what requests are answered with |
 //! | `threads` | which threads there are, and their ids |
 //! | `overview`, `rate` | the list of all threads |
-//! | `state` | one thread and its consumers |
+//! | `state`, `series` | one thread and its consumers, now and over time |
 //! | `watched` | looking once a second |
 //! | `event`, `events`, `tail` | reading events: one, backwards, and as they come |
-//! | `runs`, `timeline` | runs of handlers |
+//! | `runs` | runs of handlers |
+//! | `trace` | what became of an event |
 //! | `dead` | dead letters |
 //! | `verbs` | what people do to consumers |
 
@@ -27,10 +28,11 @@ pub mod events;
 pub mod overview;
 mod rate;
 pub mod runs;
+pub mod series;
 pub mod state;
 pub mod tail;
 pub mod threads;
-mod timeline;
+pub mod trace;
 pub mod verbs;
 pub mod watched;
 

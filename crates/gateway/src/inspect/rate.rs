@@ -31,7 +31,8 @@ impl Rate {
         Rate::new(3600, 24)
     }
 
-    fn new(seconds: i64, periods: i64) -> Rate {
+    /// So many periods of so many seconds.
+    pub fn new(seconds: i64, periods: i64) -> Rate {
         Rate { seconds, periods, upto: (0, i64::MIN), counts: BTreeMap::new() }
     }
 

@@ -3,20 +3,24 @@
 //! A run has no number; its id is the time at which it began, in microseconds: a consumer has one run at a time.
 
 use std::io;
+use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
+use std::time::Instant;
 
 use chrono::Utc;
-use thread::Queue;
 use thread::files::{Access, Files};
 use thread::model::run::{Phase, RUNS_KEPT, Run as StoredRun, Span as Place, Task};
 use thread::model::subscription::{ConsumerId, Subscription};
 use thread::model::time::{self, Time};
 use thread::pending::checked_filter;
+use thread::queue::{Remaining, Selection};
 use thread::run::process::{AtWork, at_work};
+use thread::{After, Queue};
+use thread_conversation::Entry;
 use thread_sessions::{RequestError, Result};
 
-use super::dto::{Outcome, Run, RunDetail, RunPage};
-use super::{event, timeline};
+use super::dto::{Event, Outcome, Run, RunDetail, RunPage};
+use super::event;
 
 /// How much of a run's output is shown, in bytes.
 const OUTPUT: u64 = 256 * 1024;
@@ -28,8 +32,9 @@ const SEARCHED: u64 = 4 * 1024 * 1024;
 const TAIL: u64 = 2048;
 const LINE: usize = 200;
 
-/// How many events that a run has handled are shown.
+/// How many events that a run has handled are shown, and of those that were stored meanwhile, of which so many are read.
 const HANDLED: usize = 200;
+const READ: usize = 5000;
 
 /// The id of the run that began then.
 pub fn id_of(began: Time) -> String {
@@ -105,19 +110,36 @@ fn check_known(queue: &mut Queue, id: &ConsumerId) -> Result<Option<Subscription
     Ok(subscription)
 }
 
-/// A page of a consumer's runs, newest first.
+/// Which runs of a consumer.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Which {
+    /// Only those that began before, in microseconds.
+    pub before: Option<i64>,
+    /// Only those that ended so, or are under way.
+    pub outcome: Option<Outcome>,
+    /// Those that took longest, of all that there are; else the newest.
+    pub longest: bool,
+}
+
+/// A page of a consumer's runs.
 ///
 /// # Errors
 ///
 /// There is no such consumer; errors of the thread.
-pub fn page(queue: &mut Queue, consumer: &ConsumerId, before: Option<i64>, limit: usize) -> Result<RunPage> {
+pub fn page(queue: &mut Queue, consumer: &ConsumerId, which: Which, limit: usize) -> Result<RunPage> {
+    let Which { before, outcome, longest } = which;
     let subscription = check_known(queue, consumer)?;
     let now = subscription.and_then(|subscription| under_way(queue, &subscription)).map(|(run, _)| run);
     let past = queue.runs(consumer, RUNS_KEPT)?;
     let all = now.into_iter().chain(past.iter().rev().map(ended));
     let is_before = |run: &Run| before.is_none_or(|before| run.id.parse().is_ok_and(|id: i64| id < before));
-    let mut runs: Vec<Run> = all.filter(is_before).take(limit + 1).collect();
-    let more = runs.len() > limit;
+    let is_meant = |run: &Run| is_before(run) && outcome.is_none_or(|outcome| run.outcome == outcome);
+    let mut runs: Vec<Run> =
+        all.filter(is_meant).take(if longest { usize::MAX } else { limit + 1 }).collect();
+    if longest {
+        runs.sort_by_key(|run| std::cmp::Reverse(run.duration_ms));
+    }
+    let more = runs.len() > limit && !longest;
     runs.truncate(limit);
     let next_before = runs.last().filter(|_| more).map(|run| run.id.clone());
     Ok(RunPage { runs, next_before })
@@ -153,16 +175,14 @@ pub fn one(queue: &mut Queue, consumer: &ConsumerId, id: &str) -> Result<RunDeta
     let output =
         place.and_then(|place| Some((read_end(queue.files(), consumer, place, OUTPUT).ok()?, place)));
     let mut handled = handled(queue, subscription.as_ref(), &run, after)?;
-    let timeline = timeline::of(queue, began, end, &mut handled, run.events.is_none())?;
+    let meanwhile = meanwhile(queue, began, end, run.events.is_none().then_some(&mut handled))?;
     Ok(RunDetail {
         run,
         output_bytes: output.as_ref().map(|(_, place)| place.length),
         output_truncated: output.as_ref().is_some_and(|(_, place)| place.length > OUTPUT),
         output: output.map(|(text, _)| text),
-        timeline: timeline.spans,
-        timeline_truncated: timeline.is_truncated,
         handled,
-        meanwhile: timeline.events,
+        meanwhile,
     })
 }
 
@@ -172,7 +192,7 @@ fn handled(
     subscription: Option<&Subscription>,
     run: &Run,
     after: i64,
-) -> Result<Vec<super::dto::Event>> {
+) -> Result<Vec<Event>> {
     let (Some(subscription), Some(last)) = (subscription, run.last_event) else { return Ok(Vec::new()) };
     if run.events == Some(1) {
         return Ok(event::shown(queue, last)?.into_iter().collect());
@@ -183,7 +203,7 @@ fn handled(
         Some(count) => (0, usize::try_from(count).unwrap_or(HANDLED).min(HANDLED)),
         None => (after, HANDLED),
     };
-    let until = std::time::Instant::now() + super::FILTER_TIME;
+    let until = Instant::now() + super::FILTER_TIME;
     let ids = match queue.newest_matching_until(filter.as_ref(), (after, last), most, until) {
         Ok(found) => found.ids,
         Err(thread::Error::SlowFilter { .. }) => Vec::new(),
@@ -194,6 +214,52 @@ fn handled(
         all.extend(event::shown(queue, id)?);
     }
     Ok(all)
+}
+
+/// The first events that were stored from the beginning of a run to its end, or to now. To those that a handler has
+/// popped, the messages are added that it, as an agent, has begun to answer.
+fn meanwhile(
+    queue: &mut Queue,
+    began: Time,
+    end: Option<Time>,
+    popped: Option<&mut Vec<Event>>,
+) -> Result<Vec<Event>> {
+    let after = queue.about_last_before(began)?;
+    let (end, until) = (end.map(time::format), Instant::now() + super::FILTER_TIME);
+    let mut selection = Selection::from(After(after));
+    let (mut read, mut shown, mut answered, mut is_over) = (0, Vec::new(), Vec::new(), false);
+    while !is_over
+        && queue.read_page_capped(&mut selection, event::CUT, &mut |capped| {
+            let event = capped.row.to_event();
+            is_over = read == READ || Instant::now() >= until;
+            is_over |= end.as_ref().is_some_and(|end| event.created_at > *end);
+            if is_over {
+                return ControlFlow::Break(());
+            }
+            read += 1;
+            if shown.len() < HANDLED {
+                shown.push(event.id);
+            }
+            if let Entry::RunStarted { reply_to: Some(message), .. } = Entry::of(&event)
+                && !answered.contains(&message)
+            {
+                answered.push(message);
+            }
+            ControlFlow::Continue(())
+        })? == Remaining::Some
+    {}
+    if let Some(popped) = popped {
+        answered.retain(|id| popped.iter().all(|event| event.id != *id));
+        for id in answered {
+            popped.extend(event::shown(queue, id)?);
+        }
+        popped.sort_unstable_by_key(|event| std::cmp::Reverse(event.id));
+    }
+    let mut events = Vec::with_capacity(shown.len());
+    for id in shown {
+        events.extend(event::shown(queue, id)?);
+    }
+    Ok(events)
 }
 
 /// The last line of an output.

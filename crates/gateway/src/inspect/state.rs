@@ -6,7 +6,7 @@ use chrono::Utc;
 use thread::Queue;
 use thread::files::Files;
 use thread::maintenance::report::{
-    ConsumerState, ConsumerStatus, DiskUsage, EventRange, Limits, Namespace, Worker,
+    ConsumerState, ConsumerStatus, DiskUsage, EventRange, InHand as Found, Limits, Namespace, Worker,
 };
 use thread::model::duration;
 use thread::model::run::{Deliver, RUNS_KEPT, Run, RunResult, UNLIMITED};
@@ -17,11 +17,11 @@ use thread_conversation::CONSUMER;
 use thread_sessions::Result;
 
 use super::dto::{
-    Consumer, ConsumerCounts, Figures, LastRun, RunUnderWay, Settings, State, Summary, Thread, ToCome,
+    Consumer, ConsumerCounts, Figures, InHand, LastRun, RunUnderWay, Settings, State, Summary, Thread, ToCome,
 };
 use super::rate::Rate;
-use super::runs;
 use super::threads::{Target, ThreadId};
+use super::{runs, series};
 
 /// Events are counted if there are at most so many.
 const COUNTED: u64 = 200_000;
@@ -217,8 +217,11 @@ pub fn thread(
 const SHOWN: usize = 20;
 const BEGINNING: usize = 200;
 
+fn beginning(text: &str) -> String {
+    text[..text.floor_char_boundary(BEGINNING)].to_owned()
+}
+
 fn to_come(queue: &mut Queue) -> Result<Vec<ToCome>> {
-    let beginning = |text: &str| text[..text.floor_char_boundary(BEGINNING)].to_owned();
     let schedules = queue.schedules()?.into_iter().map(|schedule| ToCome {
         next: schedule.next.filter(|_| !schedule.paused).map(time::format),
         rule: Some(schedule.timing.text()),
@@ -254,7 +257,8 @@ pub fn consumer(queue: &mut Queue, id: &ConsumerId) -> Result<Consumer> {
 fn consumer_form(queue: &mut Queue, status: &ConsumerStatus) -> Result<Consumer> {
     let s = &status.subscription;
     let state = State::of(&status.state);
-    let runs = queue.runs(&s.consumer, if state == State::Stalled { RUNS_KEPT } else { 1 })?;
+    let runs = queue.runs(&s.consumer, if state == State::Stalled { RUNS_KEPT } else { series::RECENT })?;
+    let last_runs = &runs[runs.len().saturating_sub(series::RECENT)..];
     let last_run = runs.last().map(|run| {
         let ended = runs::ended(run);
         let said = run.output.filter(|_| run.result != RunResult::Succeeded);
@@ -308,9 +312,18 @@ fn consumer_form(queue: &mut Queue, status: &ConsumerStatus) -> Result<Consumer>
         last_filter_error_id: (s.filter_errors > 0).then_some(s.filter_error_id),
         runs_succeeded: s.state.succeeded,
         runs_failed: s.state.failed,
+        recent: series::recent(last_runs, s),
+        in_hand: status.in_hand.as_ref().map(in_hand),
         notes: status.notes(),
         settings: settings(queue.files(), s),
     })
+}
+
+fn in_hand(found: &Found) -> InHand {
+    let mut keys: Vec<String> =
+        found.waits.iter().filter_map(|wait| Some(beginning(wait.key.as_deref()?))).collect();
+    keys.dedup();
+    InHand { in_flight: found.in_flight, waiting: found.waiting, keys, is_full: found.is_full }
 }
 
 /// When a stalled consumer gave up first: each newer event starts it again, which may have come to nothing as well.

@@ -5,14 +5,13 @@ import contextlib
 import datetime
 import json
 import pathlib
-import re
 import sqlite3
 import subprocess
 import uuid
 
-from harness import THREAD, Gateway, run
+from harness import THREAD, run
 from looking import button, card, enter, events, looking
-from page import ACP, Browser, expect, picture, plays
+from page import expect, picture
 
 
 async def what_is_wrong_is_said_first_and_can_be_mended():
@@ -484,104 +483,6 @@ async def an_event_shows_its_content_and_who_handled_it():
         await tab.open("#/look/inbox/events/99")
         await expect(event.locator("[role=alert]")).to_be_visible()
         tab.errors = [error for error in tab.errors if "404" not in error]
-
-
-async def a_run_is_a_timeline_of_its_events():
-    with Gateway(*ACP) as gateway:
-        plays(gateway, backup=[["think", "I will read the script first."], ["call", "c1", "read", {"path": "backup.sh"}], ["result", "c1", "read", "tar"],
-                               ["call", "c2", "chown", {"path": "/srv"}], ["ask", "c2", "chown /srv", {}, "all"], ["say", "Done."]])
-        async with Browser() as browser:
-            tab = await browser.tab(gateway)
-            await tab.new("backup")
-            await tab.locator(".permission.open").wait_for()
-            await tab.keyboard.press("Escape")
-            await tab.locator(".halves").get_by_role("link", name="Queues").click()
-            await expect(tab.locator(".attention")).to_have_text("the agent asks for permission")
-            await tab.locator(".threads a.row").click()
-            await tab.see("The agent asks for permission: answer it", ".page")
-            # It is watched while it runs.
-            await card(tab, "agent").get_by_role("link", name="Show the run").click()
-            rows = tab.locator(".timeline tbody tr")
-            await rows.first.wait_for()
-            await expect(tab.locator(".verdict")).to_contain_text("It has been running")
-            await expect(rows.filter(has_text="read").first).to_be_visible()
-            # It shows what it waits for now, for how long, and a link to answer.
-            await expect(rows.filter(has_text="asks")).to_contain_text("so far")
-            await expect(tab.locator(".spent-words")).to_contain_text("waiting for permission")
-            await expect(tab.get_by_role("link", name="It asks for permission")).to_be_visible()
-            await expect(rows.filter(has_text="thinks")).to_contain_text("I will read the script first.")
-            # Its input is shown from the start.
-            await expect(rows.filter(has_text="is given")).to_contain_text("backup")
-            # Short times have one form.
-            await expect(tab.locator("tr.is-waiting")).to_have_text(re.compile(r"−(?:(\d+ ms|\d\.\d s)\s*\1|\d\d)"))
-            await expect(tab.locator(".brief").first).to_contain_text("backup")
-            await expect(rows.filter(has_text="the run ends")).to_have_count(0)
-            await tab.page.go_back()
-            await tab.locator(".halves").get_by_role("link", name="Chat").click()
-            await tab.locator("a.session").click()
-            await tab.get_by_role("button", name="Allow once").click()
-            await tab.answer("Done.").wait_for()
-            await tab.locator(".halves").get_by_role("link", name="Queues").click()
-            # Its program is kept for the next message, which does not count as work.
-            await expect(tab.locator(".threads li")).to_contain_text("1 open, idle")
-            await expect(tab.locator(".threads li")).not_to_contain_text("running")
-            await tab.locator(".threads a.row").click()
-            await expect(card(tab, "agent").locator(".state")).to_have_text("○ open, idle")
-            await card(tab, "agent").locator("h2 a").click()
-            await tab.locator(".runs a").last.click()
-            for what in "thinks", "read", "asks", "chown":
-                await expect(rows.filter(has_text=what).first).to_be_visible()
-            await expect(tab.locator(".spent-words")).to_contain_text("permission")
-            await expect(rows.filter(has_text="asks")).to_contain_text("answered: once")
-            await expect(tab.locator(".verdict")).to_contain_text("It has answered")
-            await expect(rows.last).to_contain_text("idle")
-            await picture(tab, "run")
-            # A step leads to its event.
-            await tab.locator("tr.is-tool a", has_text="read").click()
-            await expect(tab.locator(".event")).to_contain_text("backup.sh")
-
-
-async def a_run_shows_how_each_tool_ended():
-    with Gateway(*ACP) as gateway:
-        plays(gateway, backup=[["call", "c1", "shell", {"command": "sh backup.sh --dry-run", "timeout": 9}], ["fail", "c1", "shell", "permission denied"],
-                               ["call", "c2", "chown", {"path": "/srv"}], ["ask", "c2", "chown /srv", {"path": "/srv"}, "all"],
-                               ["call", "c3", "look", {}], ["say", "Done."]])
-        async with Browser() as browser:
-            tab = await browser.tab(gateway)
-            session = await tab.new("backup")
-            await tab.locator(".permission.open").wait_for()
-            await tab.open(f"#/look/{session}")
-            await card(tab, "agent").get_by_role("link", name="Show the run").click()
-            tool = lambda name: tab.locator("tr.is-tool", has=tab.page.get_by_role("link", name=name, exact=True))
-            asks = tab.locator("tr.is-permission")
-            # Waiting for permission does not count as work.
-            await expect(asks).to_contain_text(re.compile(r"([2-9]\.\d|\d\d) s so far"))
-            await expect(tool("chown")).not_to_contain_text("so far")
-            run = tab.page.url
-            await tab.open(f"#/s/{session}")
-            await tab.get_by_role("button", name="Reject").click()
-            await tab.answer("Done.").wait_for()
-            await tab.page.goto(run)
-            await expect(tool("shell")).to_contain_text("sh backup.sh --dry-run 9 failed")
-            await expect(tool("chown")).to_contain_text("/srv rejected")
-            await expect(tool("look")).to_contain_text("no result")
-            width = "row => [...row.querySelectorAll('rect:not(.floor)')].reduce((sum, rect) => sum + rect.width.baseVal.value, 0)"
-            assert await tool("chown").evaluate(width) < await asks.evaluate(width)
-
-
-async def a_run_shows_what_it_was_given_and_not_what_others_did():
-    async with looking() as (inbox, gateway, browser, tab):
-        inbox.subscribe("slow", "cat >/dev/null; echo ready >ready; while [ ! -e go ]; do sleep 0.02; done; echo done", "--deliver", "stdin", "--batch-size", "1")
-        inbox.push("tea")
-        await inbox.until("slow", lambda found: found["state"] == "running")
-        inbox.push("coffee")
-        (inbox.dir / "go").touch()
-        await inbox.until("slow", lambda found: found["runs_succeeded"] == 2)
-        await tab.open("#/look/inbox/c/slow")
-        await tab.locator(".runs a").last.click()
-        rows = tab.locator(".timeline tbody tr")
-        await expect(rows.filter(has_text="is given")).to_contain_text("tea")
-        await expect(rows.filter(has_text="coffee")).to_have_count(0)
 
 
 async def threads_are_found_and_hidden_ones_are_counted():

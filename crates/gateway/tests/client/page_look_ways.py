@@ -114,7 +114,7 @@ def much(inbox):
         inbox.push(item)
 
 
-PLACES = ["", "/inbox", "/inbox/c/seller", "/inbox/c/broken", "/inbox/events", "/inbox/events/1", "/inbox/dead", "/inbox/push"]
+PLACES = ["", "/inbox", "/inbox/c/seller", "/inbox/c/broken", "/inbox/events", "/inbox/events/1", "/inbox/events/1/trace", "/inbox/dead", "/inbox/push"]
 
 
 async def each_place(tab, inbox):
@@ -122,12 +122,15 @@ async def each_place(tab, inbox):
     for path in PLACES:
         await tab.open(f"#/look{path}")
         await tab.locator(".page h1, .page h2, .events-page:not(.with-event) .row, .event .fields").first.wait_for()
+        if path.endswith("/trace"):
+            await tab.locator(".trace tr.is-run button.line").first.click()
+            await tab.locator(".card-of .links").wait_for()
         if path.endswith("/dead"):
             await tab.locator(".letters li").first.wait_for()
         yield path
     await tab.open("#/look/inbox/c/broken")
     await tab.locator(".runs a").first.click()
-    await tab.locator(".timeline").wait_for()
+    await tab.get_by_role("heading", name="What it printed").wait_for()
     yield "run"
     await tab.open("#/look/inbox")
     await button(tab, "Seek …").first.click()
@@ -205,7 +208,7 @@ async def no_text_of_a_thread_does_anything():
                 ["SCRIPT", "IFRAME", "STYLE", "OBJECT", "EMBED", "BASE", "META", "LINK", "IMG", "AUDIO"].includes(element.tagName.toUpperCase())
                 || [...element.attributes].some(({ name }) => name.startsWith("on") || name === "srcset" || name === "style" && element.className !== "gap")
                 || element.tagName === "FORM" && !["filter", "push", "question-form"].includes(element.className)
-                || element.tagName === "svg" && !["spark", "spent"].includes(element.getAttribute("class")) && !element.closest(".plot, .timeline")
+                || element.tagName === "svg" && !["spark", "spent"].includes(element.getAttribute("class")) && !element.closest(".chart, .trace")
                 || element.tagName === "A" && !["http:", "https:", "mailto:"].includes(element.protocol)
                 || element.tagName === "A" && element.target !== "_blank" && new URL(element.href).origin !== location.origin
                 || element.tagName === "A" && element.target === "_blank" && element.rel !== "noopener noreferrer"
@@ -237,8 +240,15 @@ async def no_text_of_a_thread_does_anything():
         await tab.locator(".runs a").first.wait_for()
         for address in await tab.evaluate("[...document.querySelectorAll('.runs a')].map((a) => a.hash)"):
             await tab.open(address)
-            await tab.locator(".timeline").wait_for()
+            await tab.locator(".trace tbody tr").first.wait_for()
             await checked(address)
+        for n in 1, len(texts):
+            await tab.open(f"#/look/inbox/events/{n}/trace")
+            await tab.locator(".trace button.line").nth(1).wait_for()
+            for line in await tab.locator(".trace button.line").all():
+                await line.click()
+            await tab.locator(".card-of .links").last.wait_for()
+            await checked("a trace")
         # Hostile addresses.
         for text in HOSTILE:
             await tab.evaluate("(text) => { location.hash = '#/look/' + text + '/c/' + encodeURIComponent(text); }", text)

@@ -16,7 +16,7 @@ from harness import Gateway, run
 from looking import Thread, card
 from page import ACP, LONG, PICTURES, Browser, expect, go, plays
 
-NAMES = {"first-minute", "variants", "talk", "tool-call", "permission", "queue", "look", "dead-letters", "run", "phone"}
+NAMES = {"first-minute", "variants", "talk", "tool-call", "permission", "queue", "look", "dead-letters", "run", "trace", "phone"}
 SCRIPT = "#!/bin/sh\nset -e\ntar czf /backup/data.tgz /srv/data\n"
 MENDED = SCRIPT.replace("tar czf", "install -d -o backup /backup\ntar --warning=no-file-changed -czf")
 ANSWER = [
@@ -132,9 +132,15 @@ async def looks(folder, browser, inbox):
         await shot("dead-letters")
         await tab.open(f"#/look/{session}/c/agent")
         await tab.locator(".runs a").last.click()
-        await tab.locator(".timeline").wait_for()
+        await tab.locator(".trace tbody tr").last.wait_for()
         await asyncio.sleep(1)
         await shot("run")
+        await tab.page.set_viewport_size({"width": 1300, "height": 680})
+        await tab.open(f"#/s/{session}?trace=1")
+        await tab.locator("tr.is-tool button.line", has_text="run").first.click()
+        await tab.locator(".card-of .links").wait_for()
+        await asyncio.sleep(1)
+        await shot("trace")
 
 
 AGENT = """

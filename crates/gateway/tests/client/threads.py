@@ -269,7 +269,7 @@ async def a_running_handler_is_stopped():
 
 
 @with_httpx
-async def a_run_has_its_output_and_its_timeline():
+async def a_run_has_its_output_and_an_event_what_became_of_it():
     with Queues("inbox") as queues:
         look = queues.look
         say = lambda subtype, content: f"thread push --type record --subtype {subtype} '{json.dumps(content)}' >/dev/null"
@@ -294,10 +294,17 @@ async def a_run_has_its_output_and_its_timeline():
         assert whole["output_truncated"] and 300_000 < whole["output_bytes"] < 300_020
         assert [event["content"] for event in whole["handled"]] == ["hello"]
         assert [event["id"] for event in whole["meanwhile"]] == [2, 3, 4]
-        kinds = [(span["kind"], span["label"]) for span in whole["timeline"]]
-        assert kinds == [("waiting", "waiting"), ("tool", "read"), ("event", "mine")], kinds
-        waiting, tool, mine = whole["timeline"]
-        assert waiting["at_ms"] <= 0 <= tool["at_ms"] <= tool["at_ms"] + tool["duration_ms"] <= mine["at_ms"]
+        trace = look.get("/inbox/events/1/trace")
+        assert trace["event"]["content"] == "hello" and not trace["is_truncated"]
+        bars = [(bar["kind"], bar["depth"], bar["label"], bar.get("ended")) for bar in trace["bars"]]
+        worker, waiting, tried, dead = trace["bars"]
+        assert bars == [("consumer", 0, "worker", "dead"), ("waiting", 1, "", None), ("run", 1, "attempt 1", "dead"),
+                        ("dead", 1, "exit 3: the end\ufffd", "dead")], bars
+        assert waiting["at_ms"] == 0 and tried["at_ms"] == waiting["duration_ms"] and tried["run"] == run["id"]
+        assert tried["given"] == "the end\ufffd" and dead["at_ms"] >= tried["at_ms"] + tried["duration_ms"] - 1
+        # Nothing was done about an event that nobody wants.
+        assert look.get("/inbox/events/2/trace")["bars"] == []
+        look.refused(404, "/inbox/events/99/trace")
         for missing in "0", "x", "-1", "1" * 40, "%20":
             look.refused(404, f"/inbox/consumers/worker/runs/{missing}")
         assert look.refused(404, "/inbox/consumers/nobody/runs")

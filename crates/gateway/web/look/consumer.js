@@ -1,4 +1,4 @@
-// A consumer: its state, its pending events, its actions, its settings and its runs.
+// A consumer: its state, its pending events, its actions, its settings, its figures over time and its runs.
 
 import { html } from "../vendor/preact.js";
 import { Fold } from "../parts.js";
@@ -6,6 +6,7 @@ import { Stamp, duration, isSameSecond } from "../time.js";
 import { visible } from "../text.js";
 import { api } from "./api.js";
 import { Actions, commandsOf } from "./actions.js";
+import { Charts } from "./charts.js";
 import { AsCommand } from "./command.js";
 import { usePages } from "./pages.js";
 import { For, NUMBER, Why, Word, count, exitText, outcomeText, whatToDo, wordOf } from "./words.js";
@@ -18,7 +19,11 @@ const URGENCY = ["stalled", "waiting", "running", "paused"];
 
 /** Errors first, then what is pending, then what runs. */
 export function byNeed(a, b) {
-  const rank = ({ state, pending, untaken_since: untaken }) => { if (untaken) return 0.5; const n = URGENCY.indexOf(state); return n >= 0 ? n : pending > 0 ? 1.5 : 9; };
+  const rank = (consumer) => {
+    const n = URGENCY.indexOf(consumer.state);
+    if (needs(consumer)) return n === 0 ? 0 : 0.5;
+    return n >= 0 ? n : consumer.pending > 0 ? 1.5 : 9;
+  };
   return rank(a) - rank(b) || (a.name < b.name ? -1 : 1);
 }
 
@@ -28,43 +33,66 @@ function waiting(thread, { cursor, filter }) {
   return address.eventsAddress(thread.id, { filter: `id > ${cursor}${wanted}` });
 }
 
-export function Card({ thread, consumer, alone = false }) {
-  const { name, state, dead, last_run: last, run } = consumer;
+/** Whether somebody has to do something about it. */
+export const needs = ({ state, untaken_since: untaken, dead, filter_errors: errors }) =>
+  state === "stalled" || Boolean(untaken) || dead > 0 || errors > 0;
+
+/** Why it is in its state, what it has in hand, and what one can do. `alone`: on its own page. */
+export function Body({ thread, consumer, alone = false }) {
+  const { name, dead, last_run: last, run, cursor, filter_errors: errors, last_filter_error_id: failed } = consumer;
   const here = address.look(thread.id, "c", name);
   const todo = whatToDo(consumer);
   const shown = run?.id ?? last?.id;
-  const label = run?.id ? "Show the run" : "Show the last run";
-  return html`<section class=${`consumer ${state}`} aria-label=${visible(name)}>
-    ${alone ? html`<h1>${visible(name)}</h1>` : html`<h2><a class="row" href=${here}>${visible(name)}</a></h2>`}
-    <p class="why"><${Word} state=${wordOf(thread, consumer)} /><${Why} consumer=${consumer} /></p>
+  const eventLink = (event) => html`<a class="figure" href=${address.eventsAddress(thread.id, { event })}>${
+    NUMBER.format(event)}</a>`;
+  return html`
+    <p class="why">${alone && html`<${Word} state=${wordOf(thread, consumer)} />`}<${Why} consumer=${consumer} alone=${!alone} /></p>
     ${todo && html`<p class="todo">${todo}</p>`}
     ${consumer.notes?.filter((note) => !SAID.test(note)).map((note) => html`<p class="todo">${visible(note)}</p>`)}
-    <p class="facts"><${Pending} thread=${thread} consumer=${consumer} /> · cursor ${consumer.cursor > 0
-        ? html`<a class="figure" href=${address.eventsAddress(thread.id, { event: consumer.cursor })}>${NUMBER.format(consumer.cursor)}</a>` : html`<span class="figure">0</span>`}${
-      dead > 0 && html` · <a class="failure" href=${address.deadAddress(thread.id, { consumer: name })}>${count(dead, "dead letter")}</a>`}${
-      consumer.filter_errors > 0 && html` · its filter failed on ${count(consumer.filter_errors, "event")}${consumer.last_filter_error_id
-        && html`, the last <a href=${address.eventsAddress(thread.id, { event: consumer.last_filter_error_id })}>${consumer.last_filter_error_id}</a>`}`}</p>
+    <p class="facts"><${Pending} thread=${thread} consumer=${consumer} />
+      ${" "}· cursor ${cursor > 0 ? eventLink(cursor) : html`<span class="figure">0</span>`}${
+      dead > 0 && html` · <a class="failure" href=${address.deadAddress(thread.id, { consumer: name })}>${
+        count(dead, "dead letter")}</a>`}${
+      errors > 0 && html` · its filter failed on ${count(errors, "event")}${
+        failed && html`, the last ${eventLink(failed)}`}`}<${Places} consumer=${consumer} /></p>
     <p class="buttons"><${Actions} thread=${thread} consumer=${consumer} />
-      ${shown && html`<a class="button" href=${address.look(thread.id, "c", name, shown)}>${label}</a>`}
+      ${shown && html`<a class="button" href=${address.look(thread.id, "c", name, shown)}>${
+        run?.id ? "Show the run" : "Show the last run"}</a>`}
       ${!alone && html`<a class="button" href=${here}>All runs</a>`}</p>
-    <${AsCommand} lines=${commandsOf(thread, consumer)} />
-  </section>`;
+    <${AsCommand} lines=${commandsOf(thread, consumer)} />`;
 }
 
-function Pending({ thread, consumer }) {
+/** The places of a pool, and the keys that wait. */
+function Places({ consumer: { in_hand: hand, settings: { concurrency } } }) {
+  if (!hand) return null;
+  const { in_flight: busy, waiting, keys, is_full: isFull } = hand;
+  return html`${concurrency && ` · ${NUMBER.format(busy)} of ${count(concurrency, "place")} taken`}${
+    waiting > 0 && ` · ${count(waiting, "event")} ${waiting === 1 ? "waits" : "wait"} to be tried again`}${
+    keys.length > 0 && html`, which holds back ${keys.map((key, n) => html`${n > 0 && ", "}<code>${
+      visible(key)}</code>`)}`}${
+    isFull && html` · <span class="failure">nothing new starts: too many wait</span>`}`;
+}
+
+/** `brief`: the number alone. */
+export function Pending({ thread, consumer, brief = false }) {
   const { pending, pending_is_exact: exact, oldest_pending_at: oldest } = consumer;
   if (!pending) return "nothing waits";
-  return html`<a href=${waiting(thread, consumer)}>${exact === false ? "at least " : ""}${count(pending, "event")}</a> ${pending === 1 ? "waits" : "wait"}${
+  const few = exact === false ? "at least " : "";
+  if (brief) return html`<a href=${waiting(thread, consumer)}>${few}${NUMBER.format(pending)}</a>`;
+  return html`<a href=${waiting(thread, consumer)}>${few}${count(pending, "event")}</a> ${pending === 1 ? "waits" : "wait"}${
     oldest && html`, the oldest for <${For} time=${oldest} />`}`;
 }
 
 export function ConsumerPage({ thread, route }) {
   const consumer = thread.consumers_state?.find(({ name }) => name === route.consumer);
+  const { params } = route;
   return html`<div class="page">
-    ${consumer ? html`<${Card} thread=${thread} consumer=${consumer} alone=${true} /><${Settings} consumer=${consumer} />`
+    ${consumer ? html`<section class=${`consumer ${consumer.state}`} aria-label=${visible(consumer.name)}>
+        <h1>${visible(consumer.name)}</h1><${Body} thread=${thread} consumer=${consumer} alone=${true} /></section>
+      <${Settings} consumer=${consumer} /><${Charts} thread=${thread} only=${consumer.name} />`
       : html`<h1>${visible(route.consumer)}</h1><p class="verdict">It is not subscribed (any more). What it did is below.</p>`}
     <h2>Runs</h2>
-    <${Runs} thread=${thread} name=${route.consumer} consumer=${consumer} />
+    <${Runs} key=${JSON.stringify(params)} thread=${thread} name=${route.consumer} consumer=${consumer} params=${params} />
   </div>`;
 }
 
@@ -81,15 +109,36 @@ function Settings({ consumer }) {
   <//>`;
 }
 
-function Runs({ thread, name, consumer }) {
-  const url = (before) => api([thread.id, "consumers", name, "runs"], { before, limit: 50 });
-  const { items, next, error, older, loading } = usePages(url, "runs", [consumer?.run?.id, consumer?.last_run?.id, consumer?.last_run?.outcome].join());
+const OUTCOMES = [
+  "succeeded", "failed", "dead", "timed_out", "stopped", "deferred", "interrupted", "unknown", "running",
+];
+
+/** `params`: only those with an `outcome`, the `longest` first, or those that began between `from` and `to`. */
+function Runs({ thread, name, consumer, params: { outcome, longest, from, to } }) {
+  const url = (before) => api([thread.id, "consumers", name, "runs"],
+    { before: before ?? (to && Date.parse(to) * 1000), limit: longest ? 200 : 50, outcome, longest });
+  const version = [consumer?.run?.id, consumer?.last_run?.id, consumer?.last_run?.outcome].join();
+  const { items, next, error, older, loading } = usePages(url, "runs", version);
+  const all = items?.filter(({ started_at: began }) => !from || Date.parse(began) >= Date.parse(from));
+  const isAtEnd = next === null || all?.length < items?.length;
+  const show = (more) => address.go(address.runsAddress(thread.id, name, { outcome, longest, from, to, ...more }));
+  const near = (n) => [all[n - 1], all[n + 1]].filter(Boolean);
+  const isTwice = (n) => near(n).some((other) => isSameSecond(other.started_at, all[n].started_at));
+  const option = (word) => html`<option key=${word} value=${word}>${outcomeText(word)}</option>`;
+  const sorted = (value, words) => html`<button type="button" aria-pressed=${Boolean(longest) === Boolean(value)}
+    onClick=${() => show({ longest: value })}>${words}</button>`;
   return html`
+    <div class="bar which"><label>Outcome ${" "}
+        <select value=${outcome ?? ""} onChange=${({ target }) => show({ outcome: target.value })}>
+          <option value="">any</option>${OUTCOMES.map(option)}</select></label>
+      <div class="choice" role="group" aria-label="Sorted by">${sorted(null, "newest")}${sorted(true, "longest")}</div>
+      ${from && html`<span>from <${Stamp} time=${from} /> to <${Stamp} time=${to} />
+        ${" "}<button type="button" onClick=${() => show({ from: null, to: null })}>Any time</button></span>`}</div>
     ${error && html`<p class="error" role="alert">${error}</p>`}
-    ${items && items.length === 0 && html`<p class="hint">It has not run yet.</p>`}
-    <ol class="runs rows">${items?.map((run, n) => html`<li key=${run.id}><${RunRow} thread=${thread} name=${name} run=${run}
-      exact=${[items[n - 1], items[n + 1]].some((other) => other && isSameSecond(other.started_at, run.started_at))} /></li>`)}</ol>
-    ${next !== null && items && html`<p><button type="button" disabled=${loading} onClick=${older}>Older runs</button></p>`}`;
+    ${all?.length === 0 && html`<p class="hint">${outcome || from ? "None of those that are kept." : "It has not run yet."}</p>`}
+    <ol class="runs rows">${all?.map((run, n) => html`<li key=${run.id}>
+      <${RunRow} thread=${thread} name=${name} run=${run} exact=${isTwice(n)} /></li>`)}</ol>
+    ${!isAtEnd && items && html`<p><button type="button" disabled=${loading} onClick=${older}>Older runs</button></p>`}`;
 }
 
 function RunRow({ thread, name, run, exact }) {

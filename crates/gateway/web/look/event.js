@@ -27,6 +27,7 @@ export function Event({ thread, id, filter }) {
   const to = (event) => address.eventsAddress(thread.id, { event, filter });
   return html`<section class="event" aria-label=${`Event ${id}`}>
     <div class="bar"><h2>Event ${id}</h2><span class="space"></span>
+      ${answer && html`<a class="button" href=${address.traceAddress(thread.id, id)}>Trace</a>`}
       ${answer?.next && html`<a class="button" href=${to(answer.next)}>Newer</a>`}
       ${answer?.previous && html`<a class="button" href=${to(answer.previous)}>Older</a>`}
       <a class="button" href=${address.eventsAddress(thread.id, { filter })} aria-label="Close the event">✕</a></div>

@@ -7,6 +7,7 @@ import { Stamp } from "../time.js";
 import { visible } from "../text.js";
 import { AsCommand, command } from "./command.js";
 import { Event } from "./event.js";
+import { Facets } from "./facets.js";
 import { Rows } from "./rows.js";
 import { Tail } from "./tail.js";
 import { NUMBER, count } from "./words.js";
@@ -64,6 +65,7 @@ function List({ thread, filter, open }) {
       <span class="hint" role="status">${error || !items.length ? "" : next === null ? `${count(items.length, "event")}${filter ? " match" : ""}` : `the newest ${NUMBER.format(items.length)}`}</span>
       ${!thread.read_only && html`<a class="button" href=${address.look(thread.id, "push")}>Push an event</a>`}
     </div>
+    ${(items.length > 0 || filter) && html`<${Facets} thread=${thread.id} filter=${filter} items=${items} />`}
     ${words !== null && html`<p class="hint">Events whose content has “${visible(words)}” in it. As a filter: <code>${visible(filter)}</code></p>`}
     ${isLive && html`<${Offline} connection=${stream} />`}
     ${error && html`<p class="error" role="alert">${error} ${" "}${mayBeWords

@@ -29,8 +29,9 @@ function Crumbs({ route: { page, thread, consumer, event, run } }) {
   const here = [[address.look(), "All threads"], [address.look(thread), state.threadName ?? "thread"]];
   if (consumer) here.push([address.look(thread, "c", consumer), visible(consumer)]);
   if (run) here.push([null, "run"]);
-  if (page === "events") here.push([address.eventsAddress(thread), "events"]);
-  if (event) here.push([null, `${event}`]);
+  if (event || page === "events") here.push([address.eventsAddress(thread), "events"]);
+  if (event) here.push([address.eventsAddress(thread, { event }), `${event}`]);
+  if (page === "trace") here.push([null, "trace"]);
   if (page === "dead") here.push([null, "dead letters"]);
   if (page === "push") here.push([null, "push"]);
   return html`<nav class="crumbs" aria-label="Where you are"><ol>${here.map(([to, name], n) => html`<li key=${n}>

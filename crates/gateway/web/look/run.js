@@ -1,15 +1,17 @@
-// A run: its result, its timeline, its output, and its events.
+// A run: its result, what became of what it was given, and what it printed.
 
 import { html, useEffect, useState } from "../vendor/preact.js";
-import { Plain } from "../parts.js";
+import { Do, Fold, Plain } from "../parts.js";
 import { Ago, Stamp, duration } from "../time.js";
 import { beginning, bytesText, visible } from "../text.js";
 import { api, get, post } from "./api.js";
 import { AsCommand, command } from "./command.js";
-import { Do } from "../parts.js";
-import { Timeline, isIdle } from "./timeline.js";
+import { Trace } from "./trace.js";
 import { count, exitText } from "./words.js";
 import * as address from "../address.js";
+
+/** How many events a run was given are listed at first, and how many more on request. */
+const FEW = 10, MORE = 50;
 
 export function RunPage({ thread, route }) {
   const { consumer, run: id } = route;
@@ -30,41 +32,70 @@ export function RunPage({ thread, route }) {
   </div>`;
 }
 
-const OUTCOMES = { succeeded: "It succeeded", failed: "It failed", dead: "It failed: what it was given is a dead letter now", timed_out: "It took too long, and was ended",
-  stopped: "It was stopped", deferred: "It could not work then", interrupted: "It was interrupted by a shutdown", unknown: "Nobody knows how it ended: its supervisor was killed", running: "It has been running" };
+const OUTCOMES = {
+  succeeded: "It succeeded", failed: "It failed", dead: "It failed: what it was given is a dead letter now",
+  timed_out: "It took too long, and was ended", stopped: "It was stopped", deferred: "It could not work then",
+  interrupted: "It was interrupted by a shutdown", unknown: "Nobody knows how it ended: its supervisor was killed",
+  running: "It has been running",
+};
+
+/** An agent that waits for the next message. */
+const IDLE = "It has answered, and is kept open for a next message: it has been there";
 
 function Whole({ thread, consumer, run }) {
-  const { outcome, exit, started_at: began, ended_at: ended, duration_ms: took, attempt, output, output_truncated: cut, output_bytes: bytes, timeline = [], handled = [], meanwhile = [] } = run;
+  const { outcome, exit, started_at: began, ended_at: ended, duration_ms: took, attempt, events } = run;
+  const { output, output_truncated: cut, output_bytes: bytes, handled = [], meanwhile = [] } = run;
   const isWrong = !["succeeded", "running"].includes(outcome);
   const itself = thread.consumers_state.find(({ name }) => name === consumer);
   const asks = outcome === "running" && /^the agent asks/.test(thread.attention ?? "");
+  const isIdle = outcome === "running" && consumer === "agent" && thread.agent_is_idle;
+  const resume = async () => {
+    await post(api([thread.id, "consumers", consumer, "resume"]));
+    address.go(address.look(thread.id, "c", consumer));
+  };
   return html`
-    <p class=${isWrong ? "verdict wrong" : "verdict"}>${isIdle(run) ? "It has answered, and is kept open for a next message: it has been there" : OUTCOMES[outcome] ?? visible(outcome)}${isWrong && exitText(exit) && ` (${exitText(exit)})`}${
+    <p class=${isWrong ? "verdict wrong" : "verdict"}>${isIdle ? IDLE : OUTCOMES[outcome] ?? visible(outcome)}${
+      isWrong && exitText(exit) && ` (${exitText(exit)})`}${
       took >= 0 && ` ${outcome === "running" ? "for" : "after"} ${duration(took)}`}.</p>
-    <p class="facts">From <${Stamp} time=${began} />${ended && took >= 1000 && html` to <${Stamp} time=${ended} />`} · <${Ago} time=${began} /> · attempt ${attempt}${
-      run.events > 0 && html` · <a href=${given(thread, run)}>${count(run.events, "event")}</a> on stdin`}</p>
+    <p class="facts">From <${Stamp} time=${began} />${
+      ended && took >= 1000 && html` to <${Stamp} time=${ended} />`} · <${Ago} time=${began} /> · attempt ${attempt}${
+      events > 0 && html` · <a href=${given(thread, run)}>${count(events, "event")}</a> on stdin`}</p>
     ${asks && html`<p><a href=${address.sessionAddress(thread.id)}>It asks for permission: answer it</a></p>`}
-    ${isWrong && !thread.read_only && itself?.state === "stalled" && itself.last_run?.id === run.id && html`<p class="buttons">
-      <${Do} class="primary" title=${command(thread, "resume", consumer)} action=${() => post(api([thread.id, "consumers", consumer, "resume"])).then(() => address.go(address.look(thread.id, "c", consumer)))}>Resume ${visible(consumer)}<//></p>`}
-    <h2>Where its time went</h2>
-    <${Timeline} thread=${thread} run=${run} spans=${timeline} />
-    ${run.timeline_truncated && html`<p class="hint">There is more: the events below have the rest.</p>`}
+    ${isWrong && !thread.read_only && itself?.state === "stalled" && itself.last_run?.id === run.id && html`<p>
+      <${Do} class="primary" title=${command(thread, "resume", consumer)} action=${resume}>Resume ${visible(consumer)}<//></p>`}
+    <${Handled} thread=${thread} consumer=${consumer} events=${handled} all=${events}
+      none=${itself && itself.settings.deliver !== "wake" ? "Nothing on stdin." : "It takes its events itself."} />
     <h2>What it printed</h2>
     ${cut && html`<p class="hint">The end of ${bytesText(bytes)}.</p>`}
-    ${output ? html`<${Plain} text=${visible(output)} label="Output" />` : html`<p class="hint">${output === undefined && outcome !== "running" ? "Its log is not kept any more." : "Nothing."}</p>`}
-    <${Events} thread=${thread} events=${handled} title="What it was given" none=${itself && itself.settings.deliver !== "wake" ? "Nothing on stdin." : "It takes its events itself, one after the other."} />
-    <${Events} thread=${thread} events=${meanwhile} title="Stored during the run, by it and by others" none="Nothing." />
+    ${output ? html`<${Plain} text=${visible(output)} label="Output" />`
+      : html`<p class="hint">${output === undefined && outcome !== "running" ? "Its log is not kept any more." : "Nothing."}</p>`}
+    ${meanwhile.length > 0 && html`<${Fold} class="meanwhile" summary=${
+      `Stored during the run, by it and by others: ${count(meanwhile.length, "event")}`}>
+      ${() => html`<${Events} thread=${thread} events=${meanwhile} />`}<//>`}
     <${AsCommand} lines=${[command(thread, "logs", consumer), `${command(thread, "info", consumer)} --runs`]} />`;
 }
 
 function given(thread, { first_event: first, last_event: last }) {
-  return first === last ? address.eventsAddress(thread.id, { event: first }) : address.eventsAddress(thread.id, { filter: `id >= ${first} AND id <= ${last}` });
+  const which = first === last ? { event: first } : { filter: `id >= ${first} AND id <= ${last}` };
+  return address.eventsAddress(thread.id, which);
 }
 
-function Events({ thread, events, title, none }) {
-  return html`<h2>${title}</h2>
-    ${events.length === 0 && html`<p class="hint">${none}</p>`}
-    <ol class="brief rows">${events.map(({ id, created_at: at, type, subtype, source, content }) => html`<li key=${id}>
-      <a class="row" href=${address.eventsAddress(thread.id, { event: id })}><span class="figure">${id}</span><${Stamp} time=${at} />
-      <span>${visible(subtype ?? type)}</span><span class="text">${visible(beginning(content, 160))}</span></a></li>`)}</ol>`;
+/** What it was given, or has answered: each with what became of it. */
+function Handled({ thread, consumer, events, all, none }) {
+  const [shown, setShown] = useState(FEW);
+  const n = Math.max(events.length, all ?? 0), isOne = n === 1;
+  return html`<h2>What it was given${n > 1 && `: ${count(n, "event")}`}</h2>
+    ${!events.length && html`<p class="hint">${none}</p>`}
+    <div class="handled">${events.slice(0, shown).map(({ id, created_at: at, content }, place) => html`<${Fold} key=${id}
+        open=${isOne || (consumer === "agent" && place === 0)} summary=${html`<span class="figure">${id}</span>
+          ${" "}<${Stamp} time=${at} /> <span class="text">${visible(beginning(content, 160))}</span>`}>
+      ${() => html`<${Trace} thread=${thread.id} event=${id} version=${thread} only=${consumer} />`}<//>`)}</div>
+    ${events.length > shown && html`<p><button type="button" onClick=${() => setShown(shown + MORE)}>
+      Show more of ${count(events.length, "event")}</button></p>`}`;
+}
+
+function Events({ thread, events }) {
+  return html`<ol class="brief rows">${events.map(({ id, created_at: at, type, subtype, content }) => html`<li key=${id}>
+    <a class="row" href=${address.eventsAddress(thread.id, { event: id })}>
+    <span class="figure">${id}</span><${Stamp} time=${at} /><span>${visible(subtype ?? type)}</span><span class="text">${visible(beginning(content, 160))}</span></a></li>`)}</ol>`;
 }

@@ -15,7 +15,8 @@ const KEPT = 2000;
 const SHOWN = 160;
 
 function short({ id, created_at, source, type, subtype, content }) {
-  return { id, at: Date.parse(created_at), source: visible(source), kind: visible(subtype ? `${type} · ${subtype}` : type), text: visible(beginning(content, SHOWN)) };
+  const kind = visible(subtype ? `${type} · ${subtype}` : type);
+  return { id, at: Date.parse(created_at), source: visible(source), kind, text: visible(beginning(content, SHOWN)), values: { type, subtype, source } };
 }
 
 export class Tail extends Changes {

@@ -1,23 +1,25 @@
 // A thread: its errors, its consumers and its last events.
 
-import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { html, useEffect, useRef } from "../vendor/preact.js";
 import { Offline } from "../offline.js";
 import { Ago, Stamp } from "../time.js";
 import { bytesText, visible } from "../text.js";
 import { state } from "../state.js";
 import { api } from "./api.js";
+import { Charts } from "./charts.js";
 import { AsCommand, command } from "./command.js";
-import { Card, ConsumerPage, byNeed } from "./consumer.js";
+import { ConsumerPage } from "./consumer.js";
+import { Consumers } from "./consumers.js";
 import { Dead } from "./dead.js";
 import { Events } from "./events.js";
-import { Plot } from "./plot.js";
 import { Push } from "./push.js";
 import { RunPage } from "./run.js";
 import { useWatch } from "./stream.js";
+import { TracePage } from "./trace.js";
 import { NUMBER, count } from "./words.js";
 import * as address from "../address.js";
 
-const PAGES = { thread: Overview, consumer: ConsumerPage, run: RunPage, events: Events, dead: Dead, push: Push };
+const PAGES = { thread: Overview, consumer: ConsumerPage, run: RunPage, events: Events, trace: TracePage, dead: Dead, push: Push };
 
 export function Thread({ route }) {
   const { data, stream } = useWatch(api([route.thread, "watch"]));
@@ -38,7 +40,7 @@ export function Thread({ route }) {
     ${thread && html`<${Tabs} thread=${thread} page=${route.page} />
       ${thread.read_only && html`<p class="hint read-only">Only looking: the gateway was started with --read-only.</p>`}
       ${trouble && html`<p class="page error" role="alert">${visible(trouble.message ?? trouble)}</p>`}
-      ${!thread.error && html`<${Page} key=${route.page + (route.consumer ?? "") + (route.run ?? "")} thread=${thread} route=${route} />`}`}`;
+      ${!thread.error && html`<${Page} key=${route.page + (route.consumer ?? "") + (route.run ?? "") + (route.page === "trace" ? route.event : "")} thread=${thread} route=${route} />`}`}`;
 }
 
 function Tabs({ thread, page }) {
@@ -47,7 +49,7 @@ function Tabs({ thread, page }) {
     n !== undefined && html` <span class=${wrong ? "figure failure" : "figure"}>${NUMBER.format(n)}</span>`}</a>`;
   return html`<nav class="tabs" aria-label="In this thread">
     ${tab(["thread", "consumer", "run"], address.look(id), "Consumers", consumers.length)}
-    ${tab(["events"], address.eventsAddress(id), "Events", events)}
+    ${tab(["events", "trace"], address.eventsAddress(id), "Events", events)}
     ${tab(["dead"], address.deadAddress(id), "Dead letters", dead ?? 0, dead > 0)}
     ${!thread.read_only && tab(["push"], address.look(id, "push"), "Push")}
     ${thread.kind === "session" && html`<a href=${address.sessionAddress(id)}>Conversation</a>`}
@@ -68,12 +70,11 @@ function Overview({ thread }) {
       ${wrong}${wrong.length > 0 && dead > 0 && ", "}${dead > 0 && html`<a href=${address.deadAddress(id)}>${count(dead, "dead letter")}</a>`}${
         wrong.length || dead ? "." : asks ? "" : "Nothing is wrong."}${held > 0 && ` ${count(held, "consumer")} ${held === 1 ? "is" : "are"} paused while events wait.`}</p>
     ${asks && html`<p class="verdict"><a href=${address.sessionAddress(id)}>The agent asks for permission: answer it</a></p>`}
-    <div class="rows">${[...consumers].sort(byNeed).map((consumer) => html`<${Card} key=${consumer.name} thread=${thread} consumer=${consumer} />`)}</div>
+    <${Consumers} thread=${thread} />
     ${consumers.length === 0 && html`<p class="hint">No consumer is subscribed: events are stored, and start nothing.</p>
       <${AsCommand} lines=${`${command(thread, "subscribe", "NAME", "COMMAND")} --deliver stdin`} />`}
     ${thread.to_come?.length > 0 && html`<${ToCome} thread=${thread} />`}
-    <h2>When events came</h2>
-    <${Rates} thread=${thread} />
+    <${Charts} thread=${thread} />
     <p class="hint"><a href=${address.eventsAddress(id)}>${count(thread.events, "event")}</a> in all${thread.first_at && html`, the first <${Ago} time=${thread.first_at} />`}${
       thread.newest_at && html`, the last <${Ago} time=${thread.newest_at} />`}${thread.size_bytes >= 0 && ` · ${bytesText(thread.size_bytes)} on disk`} · <code>${visible(path)}</code></p>
     <${AsCommand} lines=${[command(thread, "info"), `${command(thread, "peek")} -n 20 --follow`]} />
@@ -90,11 +91,4 @@ function ToCome({ thread }) {
         <td>${visible(content)}</td></tr>`)}</tbody></table>
     ${hidden > 0 && html`<p class="hint">${count(hidden, "scheduled event")} more.</p>`}
     <${AsCommand} lines=${[command(thread, "scheduled"), command(thread, "schedule", "list")]} />`;
-}
-
-function Rates({ thread }) {
-  const [hours, setHours] = useState(() => !thread.rate?.some((n) => n > 0) && thread.rate_by_hour?.some((n) => n > 0));
-  const choice = (value, name) => html`<button type="button" aria-pressed=${hours === value} onClick=${() => setHours(value)}>${name}</button>`;
-  return html`<div class="rates"><div class="choice" role="group" aria-label="How far back">${choice(false, "30 minutes")}${choice(true, "24 hours")}</div>
-    <${Plot} thread=${thread} counts=${hours ? thread.rate_by_hour : thread.rate} step=${hours ? 3_600_000 : 60_000} label=${hours ? "the last 24 hours" : "the last 30 minutes"} /></div>`;
 }

@@ -71,8 +71,9 @@ function Until({ time }) {
 
 const isStopped = ({ reason }) => /^stopped/.test(reason ?? "");
 
-/** Why a consumer is in its state. */
-export function Why({ consumer }) {
+/** Why a consumer is in its state; `alone` if the word for that does not stand before it. */
+export function Why({ consumer, alone = false }) {
+  const [dot, colon] = alone ? ["", ""] : [" · ", ": "];
   const { state, since, reason, attempt, next_try: next, last_run: last, run } = consumer;
   const failed = last?.outcome && last.outcome !== "succeeded" ? failure(last) : "";
   switch (state) {
@@ -80,11 +81,11 @@ export function Why({ consumer }) {
       ${" "}${visible(reason ?? "given up")}${failed && !isStopped(consumer) && html`, <span class="failure">${failed}</span>`}`;
     case "waiting": return html`${failed ? html` after attempt ${attempt}: <span class="failure">${failed}</span>` : ""}
       ${next && html` · next try <${Until} time=${next} />`}${reason && ` · ${visible(reason)}`}`;
-    case "running": return html` · run began <${For} time=${run?.started_at ?? since} /> ago${run?.attempt > 1 ? `, attempt ${run.attempt}` : ""}${consumer.paused ? ", and none follows: it is paused" : ""}`;
-    case "paused": return html`: it is not started until it is resumed${failed && html` · its last run failed, <span class="failure">${failed}</span>`}`;
-    default: if (!consumer.command) return html`: it reads by itself, with <code>thread pop</code>${
+    case "running": return html`${dot}run began <${For} time=${run?.started_at ?? since} /> ago${run?.attempt > 1 ? `, attempt ${run.attempt}` : ""}${consumer.paused ? ", and none follows: it is paused" : ""}`;
+    case "paused": return html`${colon}it is not started until it is resumed${failed && html` · its last run failed, <span class="failure">${failed}</span>`}`;
+    default: if (!consumer.command) return html`${colon}it reads by itself, with <code>thread pop</code>${
       consumer.untaken_since && html` · <span class="failure">not taken for <${For} time=${consumer.untaken_since} /></span>`}`;
-      return last && html` · last run <${Ago} time=${last.ended_at ?? last.started_at} />, ${failed ? html`<span class="failure">${failed}</span>` : outcomeText(last.outcome)}`;
+      return last && html`${dot}last run <${Ago} time=${last.ended_at ?? last.started_at} />, ${failed ? html`<span class="failure">${failed}</span>` : outcomeText(last.outcome)}`;
   }
 }
 

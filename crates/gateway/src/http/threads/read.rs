@@ -18,8 +18,10 @@ use crate::gateway::Gateway;
 use crate::http::content::streamed;
 use crate::http::error::Failures;
 use crate::inspect::dead::{self, Mark};
-use crate::inspect::dto::{DeadPage, EventDetail, EventPage, RunDetail, RunPage, Thread, ThreadList};
-use crate::inspect::{events, runs};
+use crate::inspect::dto::{
+    DeadPage, EventDetail, EventPage, Outcome, RunDetail, RunPage, Series, Span, Thread, ThreadList, Trace,
+};
+use crate::inspect::{events, runs, series, trace};
 
 type Answer<T> = Result<Json<T>, ApiError>;
 
@@ -117,6 +119,21 @@ fn content_url(thread: &str, event: i64) -> String {
     format!("/api/v1/threads/{}/events/{event}/content", utf8_percent_encode(thread, UNESCAPED))
 }
 
+/// What became of an event
+///
+/// Of a message to an agent: its attempts, the turns of its model, its tools, sub-agents and requests for permission. Of
+/// any event: the runs, steps and waits of each consumer.
+#[utoipa::path(get, path = "/api/v1/threads/{thread}/events/{event}/trace", tag = "threads",
+    params(ThreadPath, ("event" = i64, Path)), responses((status = 200, body = Trace), Failures))]
+pub async fn trace(
+    State(gateway): State<Arc<Gateway>>,
+    Path((thread, event)): Path<(String, i64)>,
+) -> Answer<Trace> {
+    let found =
+        gateway.inspector.at(&thread, Kind::Read, move |_, target, queue| trace::of(queue, target, event));
+    Ok(Json(found.await?))
+}
+
 /// The whole content of an event
 #[utoipa::path(get, path = "/api/v1/threads/{thread}/events/{event}/content", tag = "threads",
     params(ThreadPath, ("event" = i64, Path)),
@@ -144,9 +161,17 @@ pub struct RunsQuery {
     before: Option<String>,
     /// At most so many, 50 if it is left out; never more than 200.
     limit: Option<u32>,
+    /// Only those with this outcome.
+    #[param(inline)]
+    outcome: Option<Outcome>,
+    /// Those that took longest first, of all that are kept; these are no pages.
+    #[serde(default)]
+    longest: bool,
 }
 
 /// The runs of a consumer, newest first
+///
+/// The last 1000 are kept.
 #[utoipa::path(get, path = "/api/v1/threads/{thread}/consumers/{consumer}/runs", tag = "threads",
     params(ThreadPath, ("consumer" = String, Path), RunsQuery),
     responses((status = 200, body = RunPage), Failures))]
@@ -157,12 +182,13 @@ pub async fn runs(
 ) -> Answer<RunPage> {
     let before =
         query.before.map(|before| before.parse().map_err(|_| ApiError::bad("'before' is no id of a run")));
-    let (before, limit, consumer) = (before.transpose()?, limit(query.limit), ConsumerId::stored(consumer));
-    let page = move |queue: &mut _| runs::page(queue, &consumer, before, limit);
+    let (limit, consumer) = (limit(query.limit), ConsumerId::stored(consumer));
+    let which = runs::Which { before: before.transpose()?, outcome: query.outcome, longest: query.longest };
+    let page = move |queue: &mut _| runs::page(queue, &consumer, which, limit);
     Ok(Json(gateway.inspector.at(&thread, Kind::Read, move |_, _, queue| page(queue)).await?))
 }
 
-/// A run with its output, its timeline and its events
+/// A run with its output and its events
 #[utoipa::path(get, path = "/api/v1/threads/{thread}/consumers/{consumer}/runs/{run}", tag = "threads",
     params(ThreadPath, ("consumer" = String, Path), ("run" = String, Path)),
     responses((status = 200, body = RunDetail), Failures))]
@@ -177,10 +203,33 @@ pub async fn run(
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
+pub struct SeriesQuery {
+    /// How far back: an hour if it is left out.
+    #[serde(default)]
+    #[param(inline)]
+    span: Span,
+}
+
+/// A thread and its consumers over time
+///
+/// How many events came, and how many each consumer has handled, how often it failed and how long its runs took.
+#[utoipa::path(get, path = "/api/v1/threads/{thread}/series", tag = "threads",
+    params(ThreadPath, SeriesQuery), responses((status = 200, body = Series), Failures))]
+pub async fn series(
+    State(gateway): State<Arc<Gateway>>,
+    Path(thread): Path<String>,
+    Query(SeriesQuery { span }): Query<SeriesQuery>,
+) -> Answer<Series> {
+    let work = move |queue: &mut _| series::of(queue, span, chrono::Utc::now());
+    Ok(Json(gateway.inspector.at(&thread, Kind::Read, move |_, _, queue| work(queue)).await?))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub struct DeadQuery {
     /// Only those of this consumer.
     consumer: Option<String>,
-    /// Only those with exactly this reason.
+    /// Only those with this reason, apart from numbers and ids in it.
     reason: Option<String>,
     /// Where the page before this one has ended.
     before: Option<String>,

@@ -83,7 +83,7 @@ pub struct DeadBody {
     consumer: String,
     /// Of these events; all of them must be dead letters.
     ids: Option<Vec<i64>>,
-    /// With exactly this reason.
+    /// With this reason, apart from numbers and ids in it.
     reason: Option<String>,
     all: Option<bool>,
 }

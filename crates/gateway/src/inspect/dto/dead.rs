@@ -41,6 +41,7 @@ pub struct DeadPage {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ReasonCount {
     pub consumer: String,
+    /// With `…` in place of numbers and ids in which they differ.
     pub reason: String,
     pub count: u64,
 }

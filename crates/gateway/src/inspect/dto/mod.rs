@@ -3,9 +3,13 @@
 mod dead;
 mod events;
 mod runs;
+mod series;
 mod threads;
+mod trace;
 
 pub use dead::*;
 pub use events::*;
 pub use runs::*;
+pub use series::*;
 pub use threads::*;
+pub use trace::*;

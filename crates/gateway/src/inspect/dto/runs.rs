@@ -1,6 +1,6 @@
 //! Runs of handlers.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 use thread::model::run::RunResult;
 use utoipa::openapi::RefOr;
@@ -10,7 +10,7 @@ use utoipa::{PartialSchema, ToSchema};
 use super::Event;
 
 /// How a run ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     Running,
@@ -78,57 +78,8 @@ pub struct RunDetail {
     pub output: Option<String>,
     pub output_bytes: Option<u64>,
     pub output_truncated: bool,
-    pub timeline: Vec<Span>,
-    pub timeline_truncated: bool,
     /// The events that it was given, as far as known; newest first.
     pub handled: Vec<Event>,
-    /// What was stored in the thread while it ran.
+    /// What was stored in the thread while it ran, by it and by others; the beginning, if it was much.
     pub meanwhile: Vec<Event>,
-}
-
-/// A part of a run's time.
-#[skip_serializing_none]
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-pub struct Span {
-    pub kind: SpanKind,
-    /// Since the start of the run; negative for what was before.
-    pub at_ms: i64,
-    pub duration_ms: Option<u64>,
-    pub label: String,
-    /// A summary of a tool's arguments.
-    pub given: Option<String>,
-    /// How a tool ended, if not with a result.
-    pub ended: Option<ToolEnd>,
-    pub event: Option<i64>,
-    /// Of a request for permission: the event of the call that waits for it.
-    pub call: Option<i64>,
-}
-
-/// How a tool ended that has no result.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ToolEnd {
-    Failed,
-    /// Permission was refused.
-    Rejected,
-    /// The run continued or ended without one.
-    NoResult,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum SpanKind {
-    /// From when its oldest event was stored to its start.
-    Waiting,
-    Message,
-    Thinking,
-    Text,
-    Tool,
-    Permission,
-    Status,
-    Answer,
-    Error,
-    Cancelled,
-    SubAgent,
-    Event,
 }

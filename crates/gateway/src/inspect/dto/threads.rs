@@ -5,7 +5,7 @@ use serde_with::skip_serializing_none;
 use thread::maintenance::report::ConsumerState;
 use utoipa::ToSchema;
 
-use super::Outcome;
+use super::{Outcome, Recent};
 
 /// What a thread is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
@@ -197,9 +197,24 @@ pub struct Consumer {
     pub last_filter_error_id: Option<i64>,
     pub runs_succeeded: u64,
     pub runs_failed: u64,
+    /// None if it has not run.
+    pub recent: Option<Recent>,
+    /// Of a pool: how many runs are under way, and how many events wait until they are tried again.
+    pub in_hand: Option<InHand>,
     /// What to know about its last runs.
     pub notes: Vec<String>,
     pub settings: Settings,
+}
+
+/// What a pool has in hand.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct InHand {
+    pub in_flight: u64,
+    pub waiting: u64,
+    /// What some of those are kept in order by that wait, the first ones.
+    pub keys: Vec<String>,
+    /// Nothing new starts, because too many wait.
+    pub is_full: bool,
 }
 
 #[skip_serializing_none]

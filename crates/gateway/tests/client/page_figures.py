@@ -1,0 +1,136 @@
+"""The figures of Queues in a real browser: the table of consumers, charts, runs by outcome, and facets of events."""
+
+import json
+import re
+
+from harness import run
+from looking import button, card, events, looking
+from page import expect, picture
+
+
+async def the_consumers_are_a_table_with_those_first_that_need_somebody():
+    async with looking() as (inbox, gateway, browser, tab):
+        inbox.subscribe("archive", "cat >/dev/null", "--deliver", "stdin", "--batch-size", "1")
+        inbox.subscribe("pool", "cat >/dev/null; exit 1", "--deliver", "stdin", "--concurrency", "3", "--backoff", "1h", "--key", "content",
+                        "--filter", "content = '<b>rope</b>'")
+        inbox.seller()
+        for name in "e1", "e2":
+            inbox.subscribe(name, "cat >/dev/null", "--deliver", "stdin", "--filter", "content = 'never'")
+        for item in "anvil", "tea", "<b>rope</b>":
+            inbox.push(item)
+        await inbox.has_dead(2)
+        await inbox.until("pool", lambda found: found["in_hand"]["waiting"] == 1)
+        await expect(tab.locator(".consumer h2").first).to_have_text("seller")
+        seller, archive, pool = card(tab, "seller"), card(tab, "archive"), card(tab, "pool")
+        await expect(seller.locator(".figures td.failure")).to_have_text("2 of 3")
+        await expect(archive.locator("[data-name=p95]")).to_have_text(re.compile("ms$|s$"))
+        await expect(archive.locator("[data-name=rate]")).to_have_text("3/min")
+        await expect(pool.locator("[data-name=waiting]")).to_have_text("1")
+        # Of many, only those are open that need somebody.
+        await expect(seller.locator(".more")).to_have_count(1)
+        await expect(archive.locator(".more")).to_have_count(0)
+        await button(tab, "More about pool", pool).press("Enter")
+        # A pool shows its places, and the keys that wait.
+        await expect(pool.locator(".facts")).to_contain_text("0 of 3 places taken · 1 event waits to be tried again, which holds back <b>rope</b>")
+        await picture(tab, "consumers")
+
+
+async def charts_show_what_came_and_a_part_of_them_leads_to_its_events_and_runs():
+    async with looking() as (inbox, gateway, browser, tab):
+        inbox.seller("seller", "--stall-after", "never")
+        for item in "anvil", "tea", "rope":
+            inbox.push(item)
+        await inbox.has_dead(2)
+        chart = tab.get_by_role("slider", name="Events", exact=True)
+        await expect(chart).to_have_attribute("aria-valuetext", re.compile("came 3, handled by seller 1, failed 2$"))
+        # What waited is counted back from now.
+        waited = tab.get_by_role("slider", name="Waiting for seller")
+        await expect(waited).to_have_attribute("aria-valuetext", re.compile("waited 0$"))
+        await expect(tab.get_by_role("slider", name="How long runs of seller took")).to_have_attribute("aria-valuetext", re.compile("half took less \\d"))
+        await picture(tab, "charts")
+        for span in "15 minutes", "1 day", "7 days":
+            await button(tab, span).click()
+            await expect(chart).to_have_attribute("aria-valuetext", re.compile("came 3, handled by seller 1, failed 2$"))
+        # By dragging, or by the keyboard.
+        await chart.scroll_into_view_if_needed()
+        box = await chart.bounding_box()
+        await tab.page.mouse.move(box["x"] + box["width"] * 0.9, box["y"] + 50)
+        await tab.page.mouse.down()
+        await tab.page.mouse.move(box["x"] + box["width"] - 1, box["y"] + 50, steps=3)
+        await expect(tab.locator(".values").first).to_contain_text("came 3")
+        await tab.page.mouse.up()
+        chosen = tab.locator(".chosen-range")
+        await expect(chosen).to_be_visible()
+        await button(tab, "Any time", chosen).click()
+        await expect(chosen).to_have_count(0)
+        await chart.press("ArrowRight")
+        await chart.press("Enter")
+        await chosen.get_by_role("link", name="Its events").click()
+        await expect(tab.locator(".list-box .text")).to_have_text(["rope", "tea", "anvil"])
+        await tab.page.go_back()
+        await chart.press("ArrowLeft")
+        await chart.press("Enter")
+        await chosen.get_by_role("link", name="Runs of seller").click()
+        await expect(tab.locator(".runs li")).to_have_count(3)
+        # By outcome, and sorted; the address keeps it.
+        await tab.get_by_label("Outcome").select_option("dead letter")
+        await expect(tab.locator(".runs li")).to_have_count(2)
+        await button(tab, "longest").click()
+        await tab.reload()
+        await expect(tab.locator(".runs li")).to_have_count(2)
+        await expect(button(tab, "longest")).to_have_attribute("aria-pressed", "true")
+        await button(tab, "Any time", tab.locator(".which")).click()
+        await tab.get_by_label("Outcome").select_option("stopped")
+        await tab.see("None of those that are kept.", ".page")
+
+
+async def events_are_narrowed_down_by_their_values():
+    hostile = "<img src=x onerror=hacked=1>' OR '1'='1"
+    async with looking(thread=lambda inbox: inbox.batch([*events(40), {"source": "it's me", "type": "message", "subtype": hostile, "content": "odd"}])) as (inbox, gateway, browser, tab):
+        await tab.open("#/look/inbox/events")
+        texts, says, facets = tab.locator(".list-box .text"), tab.locator(".event-list [role=status]"), tab.locator(".facets")
+        await facets.get_by_role("button", name="record").click()
+        await expect(says).to_have_text("36 events match")
+        await facets.get_by_role("button", name="external:ci:3").click()
+        await expect(says).to_have_text("5 events match")
+        await expect(tab.locator("#search")).to_have_value("type = 'record' AND source = 'external:ci:3'")
+        await facets.get_by_role("button", name="record").click()
+        await expect(says).to_have_text("6 events match")
+        await facets.get_by_role("button", name="1 h", exact=True).click()
+        await expect(says).to_have_text("6 events match")
+        await facets.get_by_role("button", name="since").click()
+        await facets.get_by_role("button", name="external:ci:3").click()
+        await expect(says).to_have_text("41 events")
+        # With what was typed, whatever is in it; and no value does anything.
+        await tab.fill("#search", "id = 41 OR id = 1")
+        await tab.keyboard.press("Enter")
+        await expect(says).to_have_text("2 events match")
+        await facets.get_by_role("button", name=hostile[:20]).click()
+        await expect(texts).to_have_text(["odd"])
+        assert await tab.evaluate("globalThis.hacked") is None
+        await facets.get_by_role("button", name=hostile[:20]).click()
+        await expect(tab.locator("#search")).to_have_value("(id = 41 OR id = 1)")
+
+
+async def numbers_do_not_split_the_reasons_of_dead_letters():
+    async with looking() as (inbox, gateway, browser, tab):
+        inbox.subscribe("seller", """n=$(sed 's/.*"content":"\\([^"]*\\)".*/\\1/'); test -e mended || { echo "no stock for $n"; exit 1; }""", "--deliver", "stdin",
+                        "--batch-size", "1", "--max-attempts", "1", "--stall-after", "never", "--backoff", "10ms")
+        for item in "qty 8", "qty 9", "anvil":
+            inbox.push(item)
+        await inbox.has_dead(3)
+        await tab.open("#/look/inbox/dead")
+        reasons = tab.locator(".reasons li")
+        await expect(reasons).to_have_count(2)
+        await expect(reasons.first).to_contain_text("2 × exit 1: no stock for qty …")
+        await expect(reasons.last).to_contain_text("1 × exit 1: no stock for anvil")
+        await reasons.first.get_by_role("link").first.click()
+        await expect(tab.locator(".letters > li")).to_have_count(2)
+        (inbox.dir / "mended").touch()
+        await button(tab, "Retry these 2").click()
+        await inbox.has_dead(1)
+        assert json.loads(inbox.do("dead", "list", "--json").splitlines()[0])["event_id"] == 3
+
+
+if __name__ == "__main__":
+    run(globals())

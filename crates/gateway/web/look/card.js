@@ -1,0 +1,141 @@
+// What a bar of a trace opens as: the card of the conversation, what a run printed, or the event.
+
+import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { Conversation } from "../conversation.js";
+import { Do, Plain } from "../parts.js";
+import { Ending, Steps } from "../run.js";
+import { bytesText, jsonText, visible } from "../text.js";
+import { readOnly, state } from "../state.js";
+import { api, get } from "./api.js";
+import { exitText, outcomeText } from "./words.js";
+import * as address from "../address.js";
+
+const SESSION = /^[0-9a-f-]{36}$/;
+
+/** Kinds that have a card in a conversation, and how many steps are read at once. */
+const STEPS = ["thinking", "text", "tool", "permission", "plan", "sub_agent", "event"], PAGE = 1000;
+
+export const hasCard = ({ kind, event, run }) => kind !== "consumer" && Boolean(event || run);
+
+/** `cards` is what the cards of one trace share. */
+export function Card({ thread, bar, trace, cards }) {
+  const { kind, event, end_event: end, run, consumer, thread: inner } = bar;
+  return html`<div class="card-of">
+    ${SESSION.test(thread) && STEPS.includes(kind)
+      ? html`<${Said} thread=${thread} bar=${bar} trace=${trace} cards=${cards} />`
+      : run && consumer && kind === "run" ? html`<${Printed} thread=${thread} consumer=${consumer} run=${run} />`
+      : html`<${Stored} thread=${thread} id=${event} />`}
+    <p class="links">${event && html`<a href=${address.eventsAddress(thread, { event })}>Event ${event}</a>`}
+      ${end && html`<a href=${address.eventsAddress(thread, { event: end })}>Event ${end}, its end</a>`}
+      ${run && consumer && html`<a href=${address.look(thread, "c", consumer, run)}>${
+        kind === "run" ? "The run" : "What its program printed"}</a>`}
+      ${inner && html`<a href=${address.look(inner)}>Its own thread</a>`}
+      ${kind === "pushed" && html`<${Again} thread=${thread} seq=${event} />`}</p>
+  </div>`;
+}
+
+/** A message, sent again in a copy of the conversation up to it. */
+function Again({ thread, seq }) {
+  const { conversation } = state;
+  if (!SESSION.test(thread)) return null;
+  const item = conversation?.id === thread ? conversation.bySeq.get(seq) : null;
+  if (!item?.message || readOnly) return html`<a href=${address.sessionAddress(thread, seq)}>In the conversation</a>`;
+  const again = () => state.sendCopy(item, item.message.content);
+  const about = "In a new session, with everything before this message.";
+  return html`<${Do} action=${again} title=${about}>Again from here<//>`;
+}
+
+/** The result of a promise, and why it failed. */
+function useFound(promise, about) {
+  const [{ found, error }, setFound] = useState({});
+  useEffect(() => {
+    let isGone = false;
+    const set = (result) => { if (!isGone) setFound(result); };
+    promise().then((found) => set({ found }), ({ message }) => set({ error: message }));
+    return () => { isGone = true; };
+  }, [about]);
+  return [found, error && html`<p class="error" role="alert">${error}</p>`];
+}
+
+/** The conversation's own card. */
+function Said({ thread, bar, trace, cards }) {
+  const open = state.conversation?.id === thread ? state.conversation : null;
+  const read = async () => {
+    const known = open && stepIn(open, bar);
+    return known ?? stepIn(await (cards.read ??= conversationOf(thread, trace)), bar);
+  };
+  const [step, failed] = useFound(read, trace);
+  const box = useRef();
+  // What is folded in a conversation is what one wants to see here.
+  useEffect(() => {
+    for (const fold of box.current?.querySelectorAll(":scope > details") ?? []) fold.open = true;
+  }, [step]);
+  // Only where it is said may one answer.
+  const isAsked = bar.kind === "permission" && bar.is_open && !open;
+  if (failed || step === undefined) return failed || null;
+  if (isAsked) return html`<p><a href=${address.sessionAddress(thread)}>It asks for permission: answer it</a></p>`;
+  if (!step) return html`<${Stored} thread=${thread} id=${bar.event} />`;
+  if (bar.kind === "sub_agent") {
+    const { run } = step;
+    return html`<div ref=${box}><${Steps} run=${run} />${run.ending && html`<${Ending} run=${run} />`}</div>`;
+  }
+  return html`<div ref=${box}><${Steps} run=${{ steps: [step], ending: true, all: true }} /></div>`;
+}
+
+/** The step of a bar, or its sub-agent. */
+function stepIn({ items }, { kind, event, thread }) {
+  const among = (steps) => {
+    for (const step of steps) {
+      for (const sub of step.subs ?? []) {
+        if (kind === "sub_agent" && thread?.endsWith(`~${sub.name}`)) return sub;
+        const inner = among(sub.run.steps);
+        if (inner) return inner;
+      }
+      if (kind !== "sub_agent" && (step.seq === event || step.resultSeq === event)) return step;
+    }
+    return null;
+  };
+  for (const { run } of items) {
+    const found = run && (among(run.steps) ?? among(run.earlier.flatMap(({ steps }) => steps)));
+    if (found) return found;
+  }
+  return null;
+}
+
+/** The part of a conversation that a trace is about, as the conversation reads it. */
+async function conversationOf(session, { event, bars }) {
+  const conversation = new Conversation(session, () => {});
+  const last = Math.max(event.id, ...bars.flatMap(({ event, end_event: end }) => [event ?? 0, end ?? 0]));
+  const frames = [];
+  let before = last + 1, page;
+  do {
+    const params = { sessionId: session, after: Math.max(event.id - 1, 0), before, limit: PAGE };
+    page = await state.ask("sessions.steps", params);
+    frames.unshift(...page.events);
+    before = page.events[0]?.seq;
+  } while (page.hasMore && before);
+  conversation.fill(frames, event.id);
+  return conversation;
+}
+
+/** What a run printed. */
+function Printed({ thread, consumer, run }) {
+  const [found, failed] = useFound(() => get(api([thread, "consumers", consumer, "runs", run])), run);
+  if (!found) return failed;
+  const { outcome, exit, output, output_bytes: bytes, output_truncated: isCut } = found;
+  return html`<p class="hint">${outcomeText(outcome)}${exit > 0 && `, ${exitText(exit)}`}${
+      isCut && ` · the end of ${bytesText(bytes)}`}</p>
+    ${output ? html`<${Plain} text=${visible(output)} label="Output" />`
+      : html`<p class="hint">It printed nothing, or its log is not kept any more.</p>`}`;
+}
+
+/** An event's content. */
+function Stored({ thread, id }) {
+  const [found, failed] = useFound(() => get(api([thread, "events", id])), id);
+  if (!found) return failed;
+  const { content, source, type, subtype } = found.event;
+  let text = content;
+  if (/^\s*[{[]/.test(content)) try { text = jsonText(JSON.parse(content)); } catch { /* It is none. */ }
+  return html`<p class="hint">${visible(type)}${subtype && ` · ${visible(subtype)}`} from ${visible(source)}</p>
+    <${Plain} text=${visible(text)} label="Content" />`;
+}

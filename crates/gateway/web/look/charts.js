@@ -1,0 +1,113 @@
+// How a thread and its consumers have done in the last time: what came, what was handled, what failed, what waited, and
+// how long runs took.
+
+import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { Stamp, duration } from "../time.js";
+import { visible } from "../text.js";
+import { api, get } from "./api.js";
+import { byNeed } from "./consumer.js";
+import { Chart, totals } from "./chart.js";
+import { NUMBER, count } from "./words.js";
+import * as address from "../address.js";
+
+const SPANS = [["15m", "15 minutes"], ["1h", "1 hour"], ["1d", "1 day"], ["7d", "7 days"]];
+
+/** How often the figures are read again while something happens, at most, in milliseconds. */
+const AGAIN = 5000;
+
+/** The figures of a span, read again when the thread has changed. */
+function useSeries(thread, span) {
+  const [{ series, error }, setFound] = useState({});
+  const read = useRef({ at: 0, span: null });
+  useEffect(() => {
+    const gone = new AbortController();
+    const wait = read.current.span === span ? read.current.at + AGAIN - Date.now() : 0;
+    const timer = setTimeout(() => {
+      read.current = { at: Date.now(), span };
+      get(api([thread.id, "series"], { span }), gone.signal).then((series) => setFound({ series: { ...series, span } }),
+        (error) => { if (error.name !== "AbortError") setFound(({ series }) => ({ series, error: error.message })); });
+    }, Math.max(0, wait));
+    return () => { clearTimeout(timer); gone.abort(); };
+  }, [thread, span]);
+  return { series, error };
+}
+
+/** `only`: the consumer that it is about; else one can be chosen. */
+export function Charts({ thread, only }) {
+  const [span, setSpan] = useState("1h");
+  const [chosen, setChosen] = useState(null);
+  const [range, setRange] = useState(null);
+  const { series, error } = useSeries(thread, span);
+  const names = [...thread.consumers_state].sort(byNeed).map(({ name }) => name);
+  const name = only ?? (names.includes(chosen) ? chosen : names[0]);
+  const choose = (value) => { setSpan(value); setRange(null); };
+  const button = ([value, words]) => html`<button type="button" key=${value} aria-pressed=${span === value}
+    onClick=${() => choose(value)}>${words}</button>`;
+  const option = (name) => html`<option key=${name} value=${name}>${visible(name)}</option>`;
+  return html`<h2>Over time</h2>
+    <div class="bar"><div class="choice" role="group" aria-label="How far back">${SPANS.map(button)}</div>
+      ${!only && names.length > 1 && html`<label>Consumer ${" "}
+        <select value=${name} onChange=${(event) => setChosen(event.target.value)}>
+          ${names.map(option)}</select></label>`}</div>
+    ${error && html`<p class="error" role="alert">${error}</p>`}
+    ${series && html`<${Three} thread=${thread} series=${series} name=${name} range=${range} onRange=${setRange} />`}`;
+}
+
+/** The charts of one consumer, and of all events. */
+function Three({ thread, series, name, range, onRange }) {
+  const { from, step_ms: step, arrived, consumers } = series;
+  const begin = Date.parse(from), own = consumers.find((one) => one.name === name), who = visible(name ?? "");
+  const since = own?.known_since ? Date.parse(own.known_since) : begin;
+  const known = (values) => values.map((value, n) => (begin + (n + 1) * step <= since ? null : value));
+  const pending = thread.consumers_state.find((one) => one.name === name)?.pending;
+  const shared = { begin, step, range, onRange };
+  const flow = [{ name: "came", values: arrived, kind: "bars" }];
+  if (own) {
+    flow.push({ name: `handled by ${who}`, values: known(own.handled), kind: "line", class: "handled" });
+    flow.push({ name: "failed", values: known(own.failed), kind: "thin", class: "failed" });
+  }
+  const waits = own?.wants_all && pending >= 0
+    && [{ name: "waited", values: backlog(series, own, pending, since), kind: "area", class: "waited" }];
+  const took = own?.p50_ms.some((ms) => ms !== null)
+    && [{ name: "half took less", values: own.p50_ms, kind: "dots", class: "p50" },
+      { name: "95 % took less", values: own.p95_ms, kind: "dots", class: "p95" }];
+  const came = totals(arrived), end = begin + arrived.length * step;
+  return html`<div class="charts">
+      <${Chart} ...${shared} label="Events" series=${flow} format=${NUMBER.format} />
+      ${waits && html`<${Chart} ...${shared} label=${`Waiting for ${who}`} series=${waits} format=${NUMBER.format} />`}
+      ${took && html`<${Chart} ...${shared} label=${`How long runs of ${who} took`} series=${took}
+        format=${duration} />`}
+    </div>
+    ${own && since > begin && html`<p class="hint">The last 1,000 runs of ${who} are kept: what it did
+      before <${Stamp} time=${since} /> is not known.</p>`}
+    <p class="hint">${came === 0 ? "No event came in that time."
+      : html`<a href=${eventsIn(thread, begin, end)}>${count(came, "event")}</a> came in that time.`}
+      ${" "}Drag over a chart to choose a part of it.</p>
+    ${range && html`<p class="chosen-range" role="status">
+      <strong><${Stamp} time=${range[0]} /> to <${Stamp} time=${range[1]} /></strong>
+      <a href=${eventsIn(thread, ...range)}>Its events</a>
+      ${own && html`<a href=${runsIn(thread, name, ...range)}>Runs of ${who}</a>`}
+      <button type="button" onClick=${() => onRange(null)}>Any time</button></p>`}`;
+}
+
+const iso = (ms) => new Date(ms).toISOString();
+
+function eventsIn(thread, from, to) {
+  return address.eventsAddress(thread.id, { filter: `created_at >= '${iso(from)}' AND created_at < '${iso(to)}'` });
+}
+
+function runsIn(thread, name, from, to) {
+  return address.runsAddress(thread.id, name, { from: iso(from), to: iso(to) });
+}
+
+/** How many events waited at the end of each period, counted back from now: nothing else than what came and what was
+ * handled or given up has changed it. */
+function backlog({ arrived, from, step_ms: step }, { handled, dead }, pending, since) {
+  const waits = arrived.map(() => null);
+  let now = pending;
+  for (let n = arrived.length - 1; n >= 0 && Date.parse(from) + (n + 1) * step > since; n--) {
+    waits[n] = Math.max(0, now);
+    now += handled[n] + dead[n] - arrived[n];
+  }
+  return waits;
+}
