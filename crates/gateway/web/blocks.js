@@ -10,12 +10,12 @@
 
 import { MOST, parser, spaceBefore } from "./parser.js";
 
-/** The maximum number of characters of a piece: of a list or table, of any other block, and of code, which is
- * parsed quickly. A block is cut into pieces when it has twice as many. */
-const MOST_ROWS = 4000, MOST_OTHER = 10_000, MOST_CODE = 20_000;
+/** The maximum number of characters of a piece: of a list or table, of code, whose colours take time, and of any other
+ * block. A block is cut into pieces when it has twice as many. */
+const MOST_ROWS = 4000, MOST_CODE = 5000, MOST_OTHER = 10_000;
 
 /** How many characters are searched for finished blocks: a few first. */
-const WINDOWS = [MOST_ROWS, MOST_OTHER, MOST_CODE].map((most) => 2 * most);
+const WINDOWS = [MOST_ROWS, MOST_CODE, MOST_OTHER].map((most) => 2 * most);
 
 function lineBefore(text, at) {
   return text.lastIndexOf("\n", at - 1) + 1 || at;

@@ -131,7 +131,7 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
       aria-label="Message" value=${text} enterkeyhint="send"
       aria-autocomplete=${found.length ? "list" : null} aria-controls=${found.length ? "completions" : null}
       aria-activedescendant=${found.length ? `completion-${at}` : null}
-      onInput=${(event) => { const { value } = event.target; change(() => ({ text: value })); }} onKeyDown=${press} onPaste=${paste}></textarea>
+      onInput=${({ target: { value } }) => change(() => ({ text: value }))} onKeyDown=${press} onPaste=${paste}></textarea>
     ${error && html`<p class="error" role="alert">${error}</p>`}
     <div class="bar">
       <input type="file" multiple hidden ref=${picker} aria-label="Files" tabIndex="-1"

@@ -63,14 +63,18 @@ export class Conversation {
         const ending = { seq: message.seq, at, id: message.id, content: message.content, large: message.large };
         if (message.role === "error") Object.assign(ending, { kind: "failed", why: String(metadata.error ?? "") });
         else if (message.role === "cancelled") Object.assign(ending, { kind: "cancelled", why: String(metadata.why ?? "") });
-        else Object.assign(ending, { kind: "answer", tokens: metadata.total_tokens, stage: metadata.stage, took: metadata.latency_ms });
+        else {
+          const { total_tokens: tokens, stage, latency_ms: took } = metadata;
+          Object.assign(ending, { kind: "answer", tokens, stage, took });
+        }
         // Output of the agent besides the answer comes before the ending.
         const earlier = [run.ending, ending].filter(Boolean).sort((a, b) => a.seq - b.seq);
         run.ending = earlier.pop();
         for (const aside of earlier) if (aside.seq !== run.ending.seq) addAside(run, aside);
         this.touch(run.of);
       } else {
-        this.note({ seq: message.seq, at, content: message.content, large: message.large, from: message.role === "system" ? "system" : "agent" });
+        const from = message.role === "system" ? "system" : "agent";
+        this.note({ seq: message.seq, at, content: message.content, large: message.large, from });
       }
     }
   }
@@ -83,7 +87,8 @@ export class Conversation {
   itemAt(seq) {
     if (this.bySeq.has(seq)) return this.bySeq.get(seq);
     if (!(seq >= this.oldestSeq)) return null;
-    const isOf = ({ run }) => run && (run.ending?.seq === seq || stepAt(run, seq) || run.earlier.some((attempt) => stepAt(attempt, seq)));
+    const isOf = ({ run }) => run && (run.ending?.seq === seq || stepAt(run, seq) ||
+      run.earlier.some((attempt) => stepAt(attempt, seq)));
     const isAround = (item) => item.run && item.seq < seq && (item.run.ending?.seq ?? Infinity) > seq;
     return this.items.find(isOf) ?? this.items.find(isAround) ?? this.items.findLast((item) => item.seq < seq) ?? null;
   }

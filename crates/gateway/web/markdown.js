@@ -107,7 +107,8 @@ const aligned = (token) => /^text-align:(\w+)$/.exec(token.attrGet("style") ?? "
 
 /** A task of a list. */
 function task({ done }, children) {
-  return html`<li class="task"><span class="box" role="img" aria-label=${done ? "done" : "to do"}>${done ? "☑" : "☐"}</span> ${children}</li>`;
+  const box = html`<span class="box" role="img" aria-label=${done ? "done" : "to do"}>${done ? "☑" : "☐"}</span>`;
+  return html`<li class="task">${box} ${children}</li>`;
 }
 
 /** A footnote, where it is written. */

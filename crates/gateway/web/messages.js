@@ -105,8 +105,9 @@ export function Messages({ conversation }) {
       lastTop.current = box.current.scrollTop;
       if (!find) return;
       conversation.find(item, seq);
-      mark(box.current, element, seq === item.seq ? ".said" : conversation.found.step ? `[data-seq="${conversation.found.step.seq}"]` : ".run", find,
-        () => { stays.current = false; lastTop.current = box.current.scrollTop; });
+      const { step } = conversation.found;
+      const within = seq === item.seq ? ".said" : step ? `[data-seq="${step.seq}"]` : ".run";
+      mark(box.current, element, within, find, () => { stays.current = false; lastTop.current = box.current.scrollTop; });
     } else if (seq && !item && conversation.hasOlder && seq < (conversation.oldestSeq ?? 0)) {
       older();
     }
@@ -124,7 +125,8 @@ export function Messages({ conversation }) {
 
   // These are above the box.
   const waits = new Set(waiting(conversation).map(({ item }) => item));
-  return html`<div class="scroll" ref=${box} onScroll=${scrolled} onClick=${opening} tabIndex="0" role="region" aria-label="Conversation">
+  return html`<div class="scroll" ref=${box} onScroll=${scrolled} onClick=${opening}
+      tabIndex="0" role="region" aria-label="Conversation">
     <div class="messages" ref=${inside}>
       ${conversation.hasOlder && html`<p class="older"><button type="button" class="quiet" disabled=${loading} onClick=${older}>
         ${loading ? "Older messages are coming …" : "Older messages"}</button></p>`}
@@ -157,7 +159,8 @@ function Said({ item, isNext }) {
   const text = contentOf(message.content).text;
   return html`<div class=${message.mine ? "said mine" : "said"}>
     <div class="head"><span>
-      ${message.mine ? "you" : html`<span title=${visible(message.source ?? "")}>${whoText(message.source)}</span>`} · <a class="time" href=${address.sessionAddress(state.conversation.id, item.seq)}><${Clock} time=${message.at} /></a>
+      <${Who} message=${message} /> · <a class="time"
+        href=${address.sessionAddress(state.conversation.id, item.seq)}><${Clock} time=${message.at} /></a>
       ${PRIORITY[item.priority] && html` · <span class="priority">${PRIORITY[item.priority]}</span>`}
       </span>
       <div class="actions">
@@ -180,6 +183,11 @@ function Said({ item, isNext }) {
 
 const IN_A_COPY = "As a variant: what was said stays as it is, and can be switched to.";
 
+function Who({ message }) {
+  if (message.mine) return "you";
+  return html`<span title=${visible(message.source ?? "")}>${whoText(message.source)}</span>`;
+}
+
 /** The address of a message, for others. */
 const linkTo = (item) => new URL(address.sessionAddress(state.conversation.id, item.seq), document.baseURI).href;
 
@@ -188,8 +196,10 @@ function Switch({ item }) {
   const variants = state.variants.at(state.conversation, item);
   if (!variants) return null;
   const { all, at } = variants;
-  const way = (n, sign, label) => (all[n] ? html`<a href=${address.sessionAddress(all[n].id, all[n].seq)} aria-label=${label}>${sign}</a>`
-    : html`<span aria-hidden="true">${sign}</span>`);
+  const way = (n, sign, label) => {
+    if (!all[n]) return html`<span aria-hidden="true">${sign}</span>`;
+    return html`<a href=${address.sessionAddress(all[n].id, all[n].seq)} aria-label=${label}>${sign}</a>`;
+  };
   return html`<span class="variants" role="group" aria-label="Variants">${way(at - 1, "◂", "Previous variant")}
     <span class="figure">${at + 1}/${all.length}</span>${way(at + 1, "▸", "Next variant")}</span>`;
 }
@@ -225,7 +235,8 @@ function Sending({ entry, error }) {
 }
 
 function inQueues({ runId, of }) {
-  return address.eventsAddress(state.conversation.id, runId ? { filter: `metadata ->> 'run_id' = '${runId.replaceAll("'", "''")}'` } : { event: of.seq });
+  const filter = runId && `metadata ->> 'run_id' = '${runId.replaceAll("'", "''")}'`;
+  return address.eventsAddress(state.conversation.id, filter ? { filter } : { event: of.seq });
 }
 
 function Events({ run, onClose }) {
@@ -239,16 +250,19 @@ function Events({ run, onClose }) {
     state.lookedAt(run).then(setLooked, () => {});
   }, []);
   return html`<${Dialog} title="What the agent did, event by event" class="wide" onClose=${onClose}>
-    <p><a href=${looked ? address.look(id, "c", "agent", looked.id) : address.look(id, "c", "agent")}>${looked ? "This run in Queues" : "The agent in Queues"}</a>
+    <p><a href=${address.look(id, "c", "agent", ...(looked ? [looked.id] : []))}>${
+      looked ? "This run in Queues" : "The agent in Queues"}</a>
       <span class="hint"> shows where the time went.</span></p>
     ${error && html`<p class="error" role="alert">${error}</p>`}
     <p class="hint">${page?.hasMore && `The last ${page.events.length}. `}<a href=${inQueues(run)}>All of them in Queues</a></p>
     ${page && page.events.length === 0 && html`<p class="hint">There are none yet.</p>`}
     <ol class="events">${page?.events.map((event) => html`<li key=${event.seq}><details>
-      <summary><span class="figure">${event.seq}</span><${Stamp} time=${event.time} /><span>${event.event}</span><span class="gist">${gistOf(event)}</span></summary>
+      <summary><span class="figure">${event.seq}</span><${Stamp} time=${event.time} /><span>${event.event}</span>
+        <span class="gist">${gistOf(event)}</span></summary>
       <pre class="plain" tabIndex="0">${visible(JSON.stringify(event.payload, null, 2))}</pre>
     </details></li>`)}</ol>
-    ${page?.events.some(({ seq }, n, all) => n > 0 && seq !== all[n - 1].seq + 1) && html`<p class="hint">The numbers between are messages and pieces of the answer.</p>`}
+    ${page?.events.some(({ seq }, n, all) => n > 0 && seq !== all[n - 1].seq + 1) &&
+      html`<p class="hint">The numbers between are messages and pieces of the answer.</p>`}
     <p class="buttons"><button type="button" onClick=${onClose}>Close</button></p>
   <//>`;
 }
@@ -256,6 +270,7 @@ function Events({ run, onClose }) {
 /** An event, in a few words. */
 function gistOf({ payload }) {
   const { toolName, title, content, status, message, choice, error, result } = payload;
-  const said = [toolName, title, status, choice, content ?? message ?? error ?? result].filter((part) => part !== undefined && part !== null);
+  const parts = [toolName, title, status, choice, content ?? message ?? error ?? result];
+  const said = parts.filter((part) => part !== undefined && part !== null);
   return visible(beginning(said.map(jsonText).join(" "), 120));
 }

@@ -65,7 +65,8 @@ function Words({ text }) {
 }
 
 export function Large({ large, what }) {
-  return html`<p class="large">${what} has ${bytesText(large.bytes)}. ${" "}<a href=${large.url} target="_blank" rel="noopener noreferrer">Open it</a></p>`;
+  return html`<p class="large">${what} has ${bytesText(large.bytes)}. ${" "}
+    <a href=${large.url} target="_blank" rel="noopener noreferrer">Open it</a></p>`;
 }
 
 /** Text and files of a message. */

@@ -32,7 +32,8 @@ export function Run({ run }) {
 function RunHead({ run, session }) {
   const { ending, attempt, firstBegan, status } = run;
   const asks = run.steps.some((step) => step.kind === "permission" && !step.over);
-  const state = ending ? null : asks ? "waits for you" : attempt ? DOING[status] ?? "works" : status === "waiting" ? DOING.waiting : null;
+  const works = attempt ? DOING[status] ?? "works" : status === "waiting" ? DOING.waiting : null;
+  const state = ending ? null : asks ? "waits for you" : works;
   if (!attempt && !ending && !state) return null;
   return html`<div class="head">agent
     ${firstBegan && html` · <${Elapsed} from=${firstBegan} to=${ending?.at} />`}
@@ -53,7 +54,8 @@ export function Steps({ run }) {
   const isOpen = !run.ending;
   const words = spoken(run) ? steps : steps.filter((step) => step.kind !== "text");
   /** The calls that wait for permission. */
-  const asked = new Set(steps.filter(({ kind, answer, over }) => kind === "permission" && !answer && !over).map((step) => step.asked.callId));
+  const isAsking = ({ kind, answer, over }) => kind === "permission" && !answer && !over;
+  const asked = new Set(steps.filter(isAsking).map((step) => step.asked.callId));
   // A new attempt begins without any.
   const begin = Math.min(first ?? Infinity, Math.max(0, words.length - SHOWN));
   /** The rendered steps: the last ones at first. */
@@ -69,8 +71,10 @@ export function Steps({ run }) {
   for (const step of words.slice(from)) if (step.source && isLong(step.source)) long.add(step);
   return html`${begin > 0 && html`<button type="button" class="quiet" onClick=${() => setFirst(Math.max(0, begin - MORE))}>
       ${begin} earlier ${begin === 1 ? "step" : "steps"}</button>`}
-    ${words.flatMap((step, n) => (n < from && !long.has(step) ? [] : [html`<${Versioned} key=${step.key} of=${Step} step=${step} version=${step.version}
-      asked=${step.kind === "tool" && asked.has(step.callId)} isLast=${isOpen && step === words[words.length - 1]} leave=${n < begin ? leave : null} />`]))}`;
+    ${words.flatMap((step, n) => (n < from && !long.has(step) ? [] : [html`
+      <${Versioned} key=${step.key} of=${Step} step=${step} version=${step.version}
+        asked=${step.kind === "tool" && asked.has(step.callId)} isLast=${isOpen && step === words[words.length - 1]}
+        leave=${n < begin ? leave : null} />`]))}`;
 }
 
 function Step({ step, isLast, asked, leave }) {
@@ -82,9 +86,11 @@ function Step({ step, isLast, asked, leave }) {
     case "tool": return html`<${Tool} step=${step} version=${step.version} asked=${asked} Steps=${Steps} Ending=${Ending} />`;
     case "permission": return html`<${Permission} step=${step} version=${step.version} />`;
     case "plan": return html`<${Plan} entries=${step.entries} />`;
-    case "aside": return html`<div class="answer aside"><${Content} content=${step.content} />${step.large && html`<${Large} large=${step.large} what="This message" />`}</div>`;
+    case "aside": return html`<div class="answer aside"><${Content} content=${step.content} />
+      ${step.large && html`<${Large} large=${step.large} what="This message" />`}</div>`;
     case "error": return html`<p class="failure">${step.why}</p>`;
-    case "large": return html`<${Large} large=${step.large} what=${`What the agent stored here (${step.large.subtype ?? step.large.type})`} />`;
+    case "large": return html`<${Large} large=${step.large}
+      what=${`What the agent stored here (${step.large.subtype ?? step.large.type})`} />`;
     default: return null;
   }
 }
@@ -99,7 +105,8 @@ const SAYS = { completed: "done", in_progress: "in progress", pending: "to do" }
 function Plan({ entries }) {
   const done = entries.filter((entry) => entry.status === "completed").length;
   return html`<${Fold} class="plan" open=${true} summary=${`plan · ${done} of ${entries.length} done`}>
-    <ul>${entries.map((entry) => html`<li class=${entry.status}><span role="img" aria-label=${SAYS[entry.status] ?? entry.status}>${DONE[entry.status] ?? "·"}</span> ${entry.content}</li>`)}</ul>
+    <ul>${entries.map(({ status, content }) => html`<li class=${status}>
+      <span role="img" aria-label=${SAYS[status] ?? status}>${DONE[status] ?? "·"}</span> ${content}</li>`)}</ul>
   <//>`;
 }
 

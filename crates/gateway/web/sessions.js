@@ -19,12 +19,14 @@ const PAUSE = 250;
 
 export function Sessions({ onHelp }) {
   const { sessions, search, route } = state;
-  const shown = search?.found ? search.found.map((session) => ({ session })) : state.variants.together(sessions.list, state.conversation?.id);
+  const shown = search?.found ? search.found.map((session) => ({ session }))
+    : state.variants.together(sessions.list, state.conversation?.id);
   return html`<nav class="sessions" aria-label="Sessions">
     ${route.view === "list" && html`<h1 class="unseen">Sessions</h1>`}
     <div class="top">
       <${Halves} />
-      ${!readOnly && html`<a class="button new" href=${address.newAddress()} aria-current=${route.view === "new" ? "page" : null}>New</a>`}
+      ${!readOnly && html`<a class="button new" href=${address.newAddress()}
+        aria-current=${route.view === "new" ? "page" : null}>New</a>`}
       <${Search} />
     </div>
     ${sessions.error && html`<p class="error" role="alert">The list cannot be read. ${sessions.error}</p>`}
@@ -85,7 +87,9 @@ function Row({ session, count }) {
       ${count > 1 && html`<span class="part">${count} variants</span>`}
       ${!since && html`<span class="part"><${Ago} time=${lastActivity} /></span>`}
     </span>
-    ${match ? html`<span class="excerpt found"><${Match} text=${match} /></span>` : lastMessage && lastMessage !== title && html`<span class="excerpt">${visible(unmarked(lastMessage))}</span>`}
+    ${match && html`<span class="excerpt found"><${Match} text=${match} /></span>`}
+    ${!match && lastMessage && lastMessage !== title &&
+      html`<span class="excerpt">${visible(unmarked(lastMessage))}</span>`}
   </a>`;
 }
 
@@ -102,5 +106,6 @@ function Match({ text: raw }) {
   if (at < 0) return visible(text);
   // The hit is near the beginning, so that it is visible in a narrow column.
   const from = at <= BEFORE ? 0 : text.indexOf(" ", at - BEFORE) + 1 || at;
-  return html`${from > 0 && "…"}${visible(text.slice(Math.min(from, at), at))}<mark>${visible(text.slice(at, at + query.length))}</mark>${visible(text.slice(at + query.length))}`;
+  const before = text.slice(Math.min(from, at), at), hit = text.slice(at, at + query.length);
+  return html`${from > 0 && "…"}${visible(before)}<mark>${visible(hit)}</mark>${visible(text.slice(at + query.length))}`;
 }

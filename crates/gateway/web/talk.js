@@ -70,7 +70,8 @@ function Open({ conversation }) {
 }
 
 function Write(given) {
-  return readOnly ? html`<p class="composer hint">Only looking: the gateway was started with --read-only.</p>` : html`<${Composer} ...${given} />`;
+  if (!readOnly) return html`<${Composer} ...${given} />`;
+  return html`<p class="composer hint">Only looking: the gateway was started with --read-only.</p>`;
 }
 
 /** A link to the open request, unless it is in view. */
@@ -79,7 +80,8 @@ function Question({ asked }) {
   useEffect(() => {
     const card = document.querySelector(".permission.open");
     if (!card) return undefined;
-    const watch = new IntersectionObserver(([entry]) => see(entry.intersectionRatio > 0.99), { root: card.closest(".scroll"), threshold: [0.99, 1] });
+    const options = { root: card.closest(".scroll"), threshold: [0.99, 1] };
+    const watch = new IntersectionObserver(([entry]) => see(entry.intersectionRatio > 0.99), options);
     watch.observe(card);
     return () => watch.disconnect();
   });
