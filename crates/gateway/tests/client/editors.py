@@ -228,10 +228,13 @@ async def whatever_is_cut_off_the_transcript_is_the_same():
                 await editor.until(lambda: editor.updates)
                 editor.updates.clear()
                 asked = asyncio.create_task(agent.prompt(session, [protocol.text_block("work")]))
-                await editor.until(lambda: len(editor.updates) >= after)
+                # It may be over before: pieces of text are joined if they come close together.
+                cut_here = asyncio.create_task(editor.until(lambda: len(editor.updates) >= after))
+                await asyncio.wait([asked, cut_here], return_when=asyncio.FIRST_COMPLETED)
                 process.kill()
                 await process.wait()
                 asked.cancel()
+                cut_here.cancel()
             await load(session)
 
         await load(session)
