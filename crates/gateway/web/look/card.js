@@ -12,8 +12,11 @@ import * as address from "../address.js";
 
 const SESSION = /^[0-9a-f-]{36}$/;
 
-/** Kinds that have a card in a conversation, and how many steps are read at once. */
-const STEPS = ["thinking", "text", "tool", "permission", "plan", "sub_agent", "event"], PAGE = 1000;
+/** Kinds that have a card in a conversation. */
+const STEPS = ["thinking", "text", "tool", "permission", "plan", "sub_agent", "event"];
+
+/** How many steps are read at once, and how many events after the last one of a trace. */
+const PAGE = 1000, LATER = 200;
 
 export const hasCard = ({ kind, event, run }) => kind !== "consumer" && Boolean(event || run);
 
@@ -107,7 +110,8 @@ async function conversationOf(session, { event, bars }) {
   const conversation = new Conversation(session, () => {});
   const last = Math.max(event.id, ...bars.flatMap(({ event, end_event: end }) => [event ?? 0, end ?? 0]));
   const frames = [];
-  let before = last + 1, page;
+  // What a sub-agent did may be told after the answer.
+  let before = last + LATER, page;
   do {
     const params = { sessionId: session, after: Math.max(event.id - 1, 0), before, limit: PAGE };
     page = await state.ask("sessions.steps", params);
