@@ -28,6 +28,18 @@ impl Messages {
         texts.filter_map(|message| message["content"].as_str()).find(|text| !text.is_empty())
     }
 
+    /// The calls of the last message, if that is the agent's: their ids, names and arguments.
+    pub fn last_calls(&self) -> Vec<(String, String, String)> {
+        let last = self.said.last().filter(|last| last["role"] == "assistant");
+        let calls = last.and_then(|last| last["toolCalls"].as_array()).into_iter().flatten();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let call = |call: &Value| {
+            let function = &call["function"];
+            (text(&call["id"]), text(&function["name"]), text(&function["arguments"]))
+        };
+        calls.map(call).collect()
+    }
+
     /// Replaces everything: agents may have said more than their events did.
     pub fn replace(&mut self, all: Vec<Value>) {
         let is_new = |message: &Value| self.before.iter().all(|known| known["id"] != message["id"]);

@@ -153,6 +153,36 @@ fn a_run_goes_on_once_all_interrupts_are_answered() {
 }
 
 #[test]
+fn a_call_of_the_clients_tool_may_stand_in_a_snapshot_alone() {
+    let (mut agent, _) = asked(json!({ "tools": [{ "name": "confirm" }] }));
+    let calls = json!([
+        { "id": "c", "type": "function", "function": { "name": "confirm", "arguments": "{\"x\":1}" } },
+        { "id": "d", "type": "function", "function": { "name": "other", "arguments": "{}" } },
+    ]);
+    let snapshot = json!([
+        { "id": "msg_5", "role": "user", "content": "hello" },
+        { "id": "m", "role": "assistant", "content": "", "toolCalls": calls },
+    ]);
+    let snapshot = json!({ "type": "MESSAGES_SNAPSHOT", "messages": snapshot });
+    let (output, next) = hear(&mut agent, &[snapshot, json!({ "type": "RUN_FINISHED" })]);
+    assert_eq!(output, [Output::Call(ToolCall::new("c", "confirm", json!({ "x": 1 })))]);
+    assert_eq!(next, None);
+    let mut out = Vec::new();
+    let result = ToolResult::new("c", "confirm", Ok("yes".into()));
+    agent.tool_result(&result, &ClientInput::default(), &mut out);
+    let messages = input_of(&out).unwrap()["messages"].take();
+    assert_eq!(messages.as_array().unwrap().last().unwrap()["content"], "yes");
+    // With its result it is no call any more.
+    let said = [
+        messages.as_array().unwrap().clone(),
+        vec![json!({ "id": "n", "role": "assistant", "content": "good" })],
+    ];
+    let snapshot = json!({ "type": "MESSAGES_SNAPSHOT", "messages": said.concat() });
+    let (output, _) = hear(&mut agent, &[snapshot, json!({ "type": "RUN_FINISHED" })]);
+    assert_eq!(output[1..], [answered(Some("good"))]);
+}
+
+#[test]
 fn interrupts_of_lang_graph_are_answered_in_its_own_way() {
     let (mut agent, _) = asked(json!({ "forwarded_props": { "a": 1 } }));
     let interrupt = json!({ "type": "CUSTOM", "name": "on_interrupt", "value": "sure?" });

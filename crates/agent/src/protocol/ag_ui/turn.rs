@@ -198,8 +198,15 @@ impl Turn {
         is_new.then(|| Output::Call(ToolCall::new(id, &*call.name, call.arguments())))
     }
 
-    /// The output of all calls that were not told.
+    /// The output of all calls that were not told. Those of the client's tools may stand in a snapshot alone, where
+    /// clients of AG-UI find them, too.
     pub fn tell_calls(&mut self) -> Vec<Output> {
+        for (id, name, arguments) in self.messages.last_calls() {
+            let has_result = self.results.iter().any(|result| result["toolCallId"] == *id);
+            if self.client_tools.contains(&name) && !id.is_empty() && !has_result {
+                self.calls.entry(id).or_insert(Call { name, arguments, is_told: false });
+            }
+        }
         let ids: Vec<String> = self.calls.keys().cloned().collect();
         ids.iter().filter_map(|id| self.tell_call(id)).collect()
     }
