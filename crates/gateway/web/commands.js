@@ -1,4 +1,5 @@
-// Commands of the gateway, which complete as one types. A test compares them with what `/help` says.
+// Commands of the gateway and of the agent, which complete as one types. A test compares the gateway's with what `/help`
+// says.
 
 import { html } from "./vendor/preact.js";
 
@@ -13,10 +14,12 @@ export const COMMANDS = [
   ["/help", "", "lists the commands"],
 ];
 
-/** The commands that a text may become; none if it is one already. */
-export function completions(text) {
-  if (!/^\/[a-z]*$/.test(text)) return [];
-  const found = COMMANDS.filter(([name]) => name.startsWith(text));
+/** The commands that a text may become; none if it is one already. `agents` are those that the agent takes. */
+export function completions(text, agents) {
+  if (!/^\/[^\s/]*$/.test(text)) return [];
+  const own = agents.map(({ name, hint, description }) => [`/${name}`, hint ?? "", description])
+    .filter(([name]) => COMMANDS.every(([known]) => known !== name));
+  const found = [...COMMANDS, ...own].filter(([name]) => name.startsWith(text));
   return found.length === 1 && found[0][0] === text ? [] : found;
 }
 

@@ -33,7 +33,8 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
   const { text, files, priority = "next", agent } = draft;
   const [chosen, setChosen] = useState(0);
   const [left, setLeft] = useState(null);
-  const found = edited || session === "new" || left === text ? [] : completions(text);
+  const found = edited || session === "new" || left === text ? []
+    : completions(text, state.conversation.commands);
   const at = Math.min(chosen, found.length - 1);
   const isEmpty = (!text.trim() && !files.length) || uploading > 0;
 

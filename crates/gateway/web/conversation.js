@@ -22,6 +22,9 @@ export class Conversation {
     this.forkedFrom = null;
     /** The name of its agent, if it has one. */
     this.agent = null;
+    /** What that agent does for messages that begin with `/`: `{name, hint, description}`, and the event that says so. */
+    this.commands = [];
+    this.commandsAt = -1;
     /** Why it cannot be shown. */
     this.gone = null;
     this.items = [];
@@ -162,6 +165,10 @@ export class Conversation {
     switch (event) {
       case "message": return this.message(payload, seq, Date.parse(payload.timestamp), run);
       case "clients": this.clients = payload.clients; return this.onChange();
+      // History is read after newer events.
+      case "commands":
+        if (seq > this.commandsAt) [this.commands, this.commandsAt] = [payload.commands, seq];
+        return this.onChange();
       case "title": this.title = payload.title; return this.onChange();
       case "queued":
         if (run) { run.position = payload.position; this.touch(run.of); }
@@ -188,7 +195,11 @@ export class Conversation {
         at, id: payload.messageId, source: payload.source, mine: payload.fromSelf, priority: payload.priority,
       });
     }
-    if (payload.role === "system" && payload.metadata?.agent) this.agent = payload.metadata.agent;
+    if (payload.role === "system" && payload.metadata?.agent) {
+      this.agent = payload.metadata.agent;
+      // Another agent has none until it says so.
+      if (seq > this.commandsAt) [this.commands, this.commandsAt] = [[], seq];
+    }
     const aside = { seq, at, content: payload.content, large: payload.large, from: payload.role };
     if (payload.role === "assistant" && run) { addAside(run, aside); this.touch(run.of); }
     else this.note(aside);

@@ -5,6 +5,7 @@ import pathlib
 import re
 
 from attachments import PNG
+from editors import AGENT as EDITORS_AGENT
 from harness import Gateway, run
 from page import ACP, NDJSON, Browser, expect, picture, plays
 
@@ -39,6 +40,18 @@ async def commands_complete_as_one_types():
             assert tab.session() == session
             await tab.say("/srv/data")
             await tab.answer("You said: /srv/data").wait_for()
+    with Gateway(*EDITORS_AGENT) as gateway:
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await tab.new("hello")
+            await tab.answer("I know: ").wait_for()
+            await tab.page.fill("#message", "/com")
+            await expect(tab.locator(".completions [role=option]")).to_contain_text("what to keep Makes it shorter")
+            await tab.keyboard.press("Tab")
+            await expect(tab.locator("#message")).to_have_value("/compact ")
+            await tab.keyboard.type("it")
+            await tab.keyboard.press("Enter")
+            await tab.answer("I know: hello;").wait_for()
 
 
 async def who_looks_elsewhere_is_told_what_asks():
