@@ -20,7 +20,7 @@ use super::{agui, attachments, content, hooks, login, openai, threads};
         login::login, content::content, attachments::upload, agui::run, agui::events, agui::cancel, agui::permission,
         agui::message_history, hooks::receive,
     ),
-    components(schemas(ErrorBody)),
+    components(schemas(ErrorBody, openai::ErrorBody)),
     security(("token" = [])),
     modifiers(&Token)
 )]
@@ -58,7 +58,7 @@ fn there_or_not(description: &mut Value) {
     }
 }
 
-/// Unknown values are left out, never null.
+/// Unknown values are left out, never null; except in lists, and in errors of OpenAI's interface.
 fn absent_or_set(value: &mut Value) {
     match value {
         Value::Object(object) => {
@@ -74,7 +74,12 @@ fn absent_or_set(value: &mut Value) {
                     object.extend(only);
                 }
             }
-            object.values_mut().for_each(absent_or_set);
+            for (key, value) in object.iter_mut().filter(|(key, _)| !key.starts_with("OpenAi")) {
+                match value {
+                    Value::Object(item) if key == "items" => item.values_mut().for_each(absent_or_set),
+                    value => absent_or_set(value),
+                }
+            }
         }
         Value::Array(values) => values.iter_mut().for_each(absent_or_set),
         _ => {}

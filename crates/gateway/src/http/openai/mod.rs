@@ -23,7 +23,7 @@ mod responses;
 mod text;
 
 pub use chat::SESSION;
-pub use error::translated;
+pub use error::{Body as ErrorBody, translated};
 
 use std::sync::Arc;
 
