@@ -1274,6 +1274,7 @@ async def on_a_telephone_the_list_is_a_page_of_its_own():
                     await tab.click(".session")
                     await expect(tab.locator(".look-link")).to_be_in_viewport()
                     await tab.click(".back")
+                    await expect(tab.locator(".sessions")).to_be_visible()
                     await picture(tab, "phone-list")
                     await tab.new("ask")
                     await tab.locator(".permission.open").wait_for()

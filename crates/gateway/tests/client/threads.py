@@ -492,9 +492,9 @@ async def read_only_allows_only_reading():
         assert look.get()["read_only"] and look.get("/inbox")["read_only"] and look.get("/inbox")["events"] == 1
         writes = [path for path, methods in look.description["paths"].items() if "post" in methods]
         assert len(writes) > 10
-        for path in [path.format(thread="inbox", consumer="bot") for path in writes if not path.endswith("/login")]:
+        for path in [path.format(thread="inbox", consumer="bot", name="x", id="x") for path in writes if not path.endswith("/login")]:
             answer = look.http.post(path, json={})
-            assert answer.status_code == 403 and "--read-only" in answer.json()["error"], (path, answer.text)
+            assert answer.status_code == 403 and "--read-only" in answer.text, (path, answer.text)
         # Its thread is unchanged, and conversations can be read too.
         assert look.get("/inbox")["events"] == 1 and not look.consumer("inbox", "bot")["paused"]
         session = str(uuid.uuid4())
@@ -537,7 +537,8 @@ async def strangers_and_hostile_ids_get_nowhere():
             for tail in "runs", "runs/1":
                 assert raw(gateway, "GET", f"/api/v1/threads/inbox/consumers/{consumer}/{tail}")[0] == 404
         # Without the token, with another, from another page, under another name.
-        for path in look.description["paths"]:
+        # Senders of webhooks have no token: they sign.
+        for path in [path for path in look.description["paths"] if not path.startswith("/hooks/")]:
             path = path.format(thread="inbox", event="1", consumer="c", run="1", session=session, id="1")
             for headers in {}, {"Authorization": "Bearer x"}, {"Cookie": f"thread_{gateway.port}=x"}:
                 assert raw(gateway, "GET", path, token=False, **headers)[0] == 401, path
