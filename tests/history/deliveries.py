@@ -128,7 +128,10 @@ class Deliveries:
             groups["event", piece.id].append(piece)
             key = field(piece.content, self.consumer["key"])
             if key is not None:
-                groups["key", str(key)].append(piece)
+                # One that was finished by hand holds back no other, though its run goes on.
+                by_hand = piece.id in self.by_hand
+                hi = min(piece.hi, max(piece.lo, self.when(piece.id))) if by_hand else piece.hi
+                groups["key", str(key)].append(piece._replace(hi=hi))
             if self.consumer["runs"] == "one":
                 groups["consumer", self.name].append(piece)
         for (what, value), pieces in groups.items():

@@ -58,12 +58,13 @@ class Log:
         return [event for event in self.table if "schedule" in event.get("metadata", {})]
 
     def run(self, consumer, is_keyed=False):
-        """A begin of events that do not expire, the first of them with a key, and their end."""
+        """A begin of events that neither expire nor are finished by hand, the first of them with a key, and their end."""
         expiring = {event["id"] for event in self.table if "expires_at" in event.get("metadata", {})}
+        other = expiring | {op["id"] for op in self.of("finish", consumer=consumer)}
         for begin in self.of("begin", consumer=consumer):
             for end in self.of("end", run=begin["run"], how="ok"):
                 ids = [id for id, _ in begin["events"]]
-                is_wanted = not expiring & set(ids) and (field(begin["events"][0][1], "k") or not is_keyed)
+                is_wanted = not other & set(ids) and (field(begin["events"][0][1], "k") or not is_keyed)
                 if is_wanted and end["ids"] == ids and end["t"] > begin["t"]:
                     return begin, end
         raise LookupError(f"{consumer} has no such run")
