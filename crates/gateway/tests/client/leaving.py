@@ -15,7 +15,10 @@ from isolation import token_latency
 from look import Queues, with_httpx
 
 # How many of each kind leave: more than may be worked on at the same time.
-LEAVE = 200 if os.environ.get("THREAD_FAULTS") == "long" else 60
+LONG = os.environ.get("THREAD_FAULTS") == "long"
+LEAVE = 200 if LONG else 60
+# How often the requests of others are measured meanwhile, at least.
+TIMES = 5 if LONG else 2
 # After how long, in seconds.
 STAYS = 0.02
 # The maximum time of another client's request, in seconds, on a machine that is as busy as these tests make it.
@@ -76,7 +79,7 @@ class Others:
             self.times[name].append(time.monotonic() - began)
 
     async def during(self, what, do):
-        """Measures as long as what `do` returns is done, and at least five times."""
+        """Measures as long as what `do` returns is done, and at least as often as is wanted."""
         if not self.before:
             for _ in range(5):
                 await self.measure()
@@ -84,7 +87,7 @@ class Others:
         before, self.times = self.before, {name: [] for name in self.others}
         doing, count, began = asyncio.ensure_future(do()), 0, time.monotonic()
         try:
-            while not doing.done() or count < 5:
+            while not doing.done() or count < TIMES:
                 await self.measure()
                 count += 1
                 longest = {name: max(times) for name, times in self.times.items()}
