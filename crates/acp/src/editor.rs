@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::orders::Order;
+use crate::orders::{Order, Orders};
 
 /// How many messages may wait for an editor that does not read. Then nothing more is read for it from the gateway.
 const AHEAD: usize = 64;
@@ -96,19 +96,15 @@ impl Editor {
         }
     }
 
-    /// Takes in a response. What is not expected is ignored.
-    pub fn answered(&self, id: &Value, outcome: Result<Value, Value>) {
-        let Some((orders, request_id)) = id.as_u64().and_then(|id| self.asked().open.remove(&id)) else {
-            return;
-        };
+    /// Takes in a response. Returns what the session is to be told, if it is expected.
+    pub fn answered(&self, id: &Value, outcome: Result<Value, Value>) -> Option<(Orders, Order)> {
+        let (orders, request_id) = id.as_u64().and_then(|id| self.asked().open.remove(&id))?;
         // An error, as from an editor that does not know the request, is no choice either.
         let outcome = outcome.unwrap_or_default();
         let is_selected = outcome["outcome"]["outcome"] == "selected";
         let choice = outcome["outcome"]["optionId"].as_str().filter(|_| is_selected).map(str::to_owned);
         // A session that is closed needs no answer.
-        if let Some(orders) = orders.upgrade() {
-            let _ = orders.try_send(Order::Answer { request_id, choice });
-        }
+        Some((orders.upgrade()?, Order::Answer { request_id, choice }))
     }
 
     async fn notify(&self, method: &str, params: impl Serialize) {

@@ -30,7 +30,7 @@ use crate::requests;
 use crate::rpc::{Incoming, Line};
 use crate::session::Session;
 
-/// How many requests to the gateway may be under way. No more are read meanwhile.
+/// How many requests to the gateway may be under way. No more are read until then.
 const AT_ONCE: usize = 64;
 
 /// How long requests may take to end when the editor sends nothing more.
@@ -60,12 +60,21 @@ pub struct Server {
     sessions: Arc<Mutex<HashMap<String, Orders>>>,
 }
 
+/// Gives a session an order that nobody repeats: a cancel, or an answer. If too many wait there, it comes after those.
+fn deliver(orders: &Orders, order: Order, under_way: &mut JoinSet<()>) {
+    // A closed session needs it no more.
+    if let Err(TrySendError::Full(order)) = orders.try_send(order) {
+        let orders = orders.clone();
+        under_way.spawn(async move { drop(orders.send(order).await) });
+    }
+}
+
 impl Server {
     pub fn new(options: Options, editor: Editor) -> Server {
         Server { options: Arc::new(options), editor, sessions: Arc::default() }
     }
 
-    /// Lives as long as the editor. What the agents do goes on.
+    /// Lives as long as the editor. What the agents do continues.
     pub async fn run(self, mut lines: mpsc::Receiver<Line>) {
         let mut under_way = JoinSet::new();
         loop {
@@ -79,8 +88,14 @@ impl Server {
                 Some(Incoming::Request { id, method, params }) => {
                     self.request(id, method, params, &mut under_way).await;
                 }
-                Some(Incoming::Notification { method, params }) => self.notification(&method, params),
-                Some(Incoming::Response { id, outcome }) => self.editor.answered(&id, outcome),
+                Some(Incoming::Notification { method, params }) => {
+                    self.notification(&method, params, &mut under_way);
+                }
+                Some(Incoming::Response { id, outcome }) => {
+                    if let Some((orders, order)) = self.editor.answered(&id, outcome) {
+                        deliver(&orders, order, &mut under_way);
+                    }
+                }
                 Some(Incoming::Malformed { id, error }) => {
                     self.editor.respond(&id, Err::<(), _>(error)).await
                 }
@@ -133,12 +148,14 @@ impl Server {
         }
     }
 
-    fn notification(&self, method: &str, params: Value) {
+    fn notification(&self, method: &str, params: Value, under_way: &mut JoinSet<()>) {
         // What is malformed, or not known, needs no answer.
         match method {
             CANCEL => {
-                if let Ok(cancel) = parsed::<CancelNotification>(params) {
-                    let _ = self.order(&cancel.session_id.0, Order::Cancel);
+                if let Ok(cancel) = parsed::<CancelNotification>(params)
+                    && let Some(orders) = self.sessions().get(&*cancel.session_id.0)
+                {
+                    deliver(orders, Order::Cancel, under_way);
                 }
             }
             CANCEL_REQUEST => {
@@ -147,7 +164,7 @@ impl Server {
                 let Ok(id) = id else { return };
                 // The session that has it knows it.
                 for orders in self.sessions().values() {
-                    let _ = orders.try_send(Order::CancelRequest { id: id.clone() });
+                    deliver(orders, Order::CancelRequest { id: id.clone() }, under_way);
                 }
             }
             _ => {}
@@ -243,4 +260,23 @@ fn parsed<T: DeserializeOwned>(params: Value) -> Result<T> {
 
 fn invalid(why: &str) -> Error {
     Error::new(-32602, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_cancel_waits_behind_a_full_queue() {
+        let (orders, mut taken) = mpsc::channel(1);
+        let mut under_way = JoinSet::new();
+        deliver(&orders, Order::Close { id: 1.into() }, &mut under_way);
+        deliver(&orders, Order::Cancel, &mut under_way);
+        assert!(matches!(taken.recv().await, Some(Order::Close { .. })));
+        assert!(matches!(taken.recv().await, Some(Order::Cancel)));
+        // Nobody waits for a session that is closed.
+        drop(taken);
+        deliver(&orders, Order::Cancel, &mut under_way);
+        under_way.join_all().await;
+    }
 }
