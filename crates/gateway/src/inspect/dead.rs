@@ -88,6 +88,22 @@ fn key(letter: &Stored) -> (std::cmp::Reverse<i64>, &str) {
     (std::cmp::Reverse(letter.event_id), letter.consumer.as_str())
 }
 
+/// The dead letters of one event, of all consumers.
+///
+/// # Errors
+///
+/// Errors of the thread.
+pub fn of_event(queue: &mut Queue, id: i64) -> Result<Vec<Stored>> {
+    let mut letters = Vec::new();
+    queue.dead_letters(None, &mut |letter| {
+        if letter.event_id == id {
+            letters.push(letter);
+        }
+        ControlFlow::Continue(())
+    })?;
+    Ok(letters)
+}
+
 /// A page of dead letters, of one consumer and one kind of reason if they are given.
 ///
 /// # Errors

@@ -6,7 +6,7 @@ use serde_json::Value;
 use thread::model::event::CappedRow;
 use thread::queue::Selection;
 use thread::{After, Queue};
-use thread_sessions::Result;
+use thread_sessions::{RequestError, Result};
 
 use super::dto::Event;
 
@@ -37,6 +37,11 @@ pub fn read(queue: &mut Queue, id: i64, most: u64) -> Result<Option<Event>> {
     let Some(mut event) = found else { return Ok(None) };
     complete(queue, &mut event, most)?;
     Ok(Some(event))
+}
+
+/// The error of an event that is not stored.
+pub fn missing(id: i64) -> RequestError {
+    RequestError::Unknown(format!("there is no event {id} in this thread, or it was deleted"))
 }
 
 /// An event without a content that is too long.

@@ -12,7 +12,7 @@ use thread::pending::checked_filter;
 use thread::queue::Selection;
 use thread::store::StepsOf;
 use thread::{After, Filter, Queue};
-use thread_sessions::{RequestError, Result};
+use thread_sessions::Result;
 
 use super::dto::{
     self, DeadLetter, EventDetail, EventPage, EventStep, FilterFailures, Handled, Handling, HandlingWait,
@@ -72,17 +72,9 @@ pub fn detail(
     id: i64,
     url_of: &dyn Fn(&str, i64) -> String,
 ) -> Result<EventDetail> {
-    let missing =
-        || RequestError::Unknown(format!("there is no event {id} in this thread, or it was deleted"));
-    let event = event::read(queue, id, WHOLE)?.ok_or_else(missing)?;
-    let mut letters = Vec::new();
-    queue.dead_letters(None, &mut |letter| {
-        if letter.event_id == id {
-            letters.push(letter);
-        }
-        ControlFlow::Continue(())
-    })?;
-    let dead: Vec<DeadLetter> = letters.into_iter().map(|letter| dead::form_of(letter, None)).collect();
+    let event = event::read(queue, id, WHOLE)?.ok_or_else(|| event::missing(id))?;
+    let dead: Vec<DeadLetter> =
+        dead::of_event(queue, id)?.into_iter().map(|letter| dead::form_of(letter, None)).collect();
     let mut next = None;
     let mut selection = Selection { limit: Some(1), ..After(id).into() };
     queue.read_page_capped(&mut selection, 0, &mut |capped| {

@@ -16,14 +16,14 @@ use thread::queue::{Remaining, Selection};
 use thread::store::StepsOf;
 use thread::{After, Queue};
 use thread_conversation::{CONSUMER, Entry, Record, ending_of};
-use thread_sessions::{RequestError, Result};
+use thread_sessions::Result;
 
 use self::agent::Agent;
 use self::consumer::About;
 use self::tree::Tree;
 use super::dto::{BarKind, Trace};
 use super::threads::{Target, ThreadId};
-use super::{event, runs};
+use super::{dead, event, runs};
 
 /// How many events of an agent's run are read, for how long, and how many bars are shown.
 const READ: usize = 50_000;
@@ -39,22 +39,14 @@ const LONG: u64 = 1024 * 1024 + 4096;
 ///
 /// There is no such event; errors of the thread.
 pub fn of(queue: &mut Queue, target: &Target, id: i64) -> Result<Trace> {
-    let missing =
-        || RequestError::Unknown(format!("there is no event {id} in this thread, or it was deleted"));
-    let event = event::shown(queue, id)?.ok_or_else(missing)?;
+    let event = event::shown(queue, id)?.ok_or_else(|| event::missing(id))?;
     let now = Utc::now();
     let mut tree = Tree::since(time::parse(&event.created_at).unwrap_or(now));
     let session = match &target.id {
         ThreadId::Session(session) => Some(session.to_string()),
         _ => None,
     };
-    let mut letters = Vec::new();
-    queue.dead_letters(None, &mut |letter| {
-        if letter.event_id == id {
-            letters.push(letter);
-        }
-        ControlFlow::Continue(())
-    })?;
+    let letters = dead::of_event(queue, id)?;
     let steps = queue.store().steps(StepsOf { event: Some(id), ..StepsOf::default() })?;
     let mut is_truncated = false;
     for subscription in queue.subscriptions()? {
