@@ -156,7 +156,7 @@ fn scan_with(
     // Those of events that wait.
     let mut held = HashSet::new();
     let mut found = PendingScan { newest, ..PendingScan::default() };
-    // Whoever asks for what is newer than an event gives that as the cursor.
+    // A caller that asks for what is newer than an event gives that event as the cursor.
     let cursor = ledger.cursor().max(subscription.last_acked_id);
     let (mut after, now) = (subscription.scanned_upto(cursor), Utc::now());
     let mut unfinished = 0;

@@ -24,8 +24,8 @@ use crate::model::config::Key;
 ///                     their events
 ///   retention.steps   keep steps so long after their events are finished (7d if it is not set)
 ///
-/// What is too old is deleted on the side, about once an hour, by whoever works in the thread. Events that are pending
-/// for a consumer, and dead letters, always stay. To delete at once, use `thread prune`.
+/// What is too old is deleted on the side, about once an hour, by the processes that work in the thread. Events that
+/// are pending for a consumer, and dead letters, always stay. To delete at once, use `thread prune`.
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 #[command(after_help = "\

@@ -65,7 +65,7 @@ pub struct Dispatch {
     /// How long handlers may take to finish after the worker gets a signal to stop
     #[arg(long, value_name = "D", requires = "follow", default_value = "30s", value_parser = duration::parse)]
     grace: Duration,
-    /// Also take pushes into the one thread, and nothing else, from whoever may connect to this Unix socket: its
+    /// Also take pushes into the one thread, and nothing else, from those who may connect to this Unix socket: its
     /// owner and group (see `thread push --socket`)
     #[arg(long, value_name = "PATH", requires = "follow", conflicts_with = "root", value_hint = ValueHint::FilePath)]
     socket: Option<PathBuf>,

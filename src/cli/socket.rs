@@ -356,7 +356,7 @@ pub fn push(path: &Path, event: &NewEvent<'_>) -> Result<PushedEvent> {
         );
     }
     line.push(b'\n');
-    // Whoever refuses the connection says why without reading.
+    // A server that refuses the connection says why without reading.
     let written = stream.set_write_timeout(Some(PATIENCE)).and_then(|()| stream.write_all(&line));
     let mut reply = Vec::new();
     let read = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| {

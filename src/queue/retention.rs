@@ -1,11 +1,11 @@
 //! Retention: deleting what is older than the thread is to keep, as `thread config` says.
 //!
-//! There is no process for it. Whoever works in a thread for some time (a supervisor, a worker, the timer) applies it on
-//! the side, and a push does so if nobody else has for long. A *pass* begins an hour or 10,000 events after the last one,
-//! or when a setting has changed. It is done in pieces, each so short that a push that waits for it hardly notices; any
-//! process may do the next one. It deletes only what is pending for no consumer, and no dead letters: each piece checks
-//! that again in its transaction, as `prune` does. How far a pass has come is in the file of its lock: whoever cannot
-//! read that begins the pass again.
+//! There is no process for it. Any process that works in a thread for some time (a supervisor, a worker, the timer)
+//! applies it on the side, and a push does so if nobody else has for long. A *pass* begins an hour or 10,000 events
+//! after the last one, or when a setting has changed. It is done in pieces, each so short that a push that waits for it
+//! hardly notices; any process may do the next one. It deletes only what is pending for no consumer, and no dead
+//! letters: each piece checks that again in its transaction, as `prune` does. How far a pass has come is in the file of
+//! its lock: whoever cannot read that begins the pass again.
 
 use std::fs::File;
 use std::io;
@@ -28,7 +28,7 @@ use crate::model::config::Retention;
 use crate::model::time::{self, Time};
 use crate::store::{PruneRange, PruneStep, Pruned};
 
-/// The lock of whoever applies retention, with the state of the pass in it.
+/// The lock of the process that applies retention, with the state of the pass in it.
 const STATE: &str = "run/_retention";
 
 /// A pass begins this long after the last one, or so many events later.

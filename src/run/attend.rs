@@ -7,7 +7,7 @@ use crate::files::lock::Lock;
 use crate::files::{Access, COMMIT, CONTROL, Files};
 use crate::model::run::ProcessId;
 
-/// The lock of whoever attends to the waits, with its identity in it.
+/// The lock of the process that attends to the waits, with its identity in it.
 pub(super) const TIMER_LOCK: &str = "run/_timer.lock";
 
 /// Makes sure that a process attends to the waits of a thread, and knows of those that are new.

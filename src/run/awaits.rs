@@ -1,4 +1,4 @@
-//! Waking up events whose handlers wait for another event. Whoever attends to the waits of a thread does so: its
+//! Waking up events whose handlers wait for another event. The process that attends to the waits of a thread does so: its
 //! [timer](super::timer) or a [worker](super::worker).
 //!
 //! It only looks whether there is such an event, and ends the sleep. The handler finds it again, and stores it.
@@ -101,7 +101,7 @@ fn evaluate(queue: &mut Queue, step: &Step, upto: &mut i64, newest: i64, end: In
     *upto = scan.upto.max(*upto);
     if *upto - step.scanned >= REMEMBER_AFTER {
         let scanned = Step { scanned: *upto, ..step.clone() };
-        // Whoever else changes it does so for a better reason.
+        // Another process that changes it does so for a better reason.
         queue.store.change_step(&StepChange::to(Some(step), scanned))?;
     }
     Ok(false)

@@ -1,7 +1,7 @@
 //! Claims: programs take the events of a consumer by themselves, each for a time.
 //!
-//! Which events may be taken is the rule of pools (see [`Window`]), looked up anew for each call. A claim whose time is
-//! over is an attempt; whoever takes events next records that.
+//! Which events may be taken is the rule of pools (see [`Window`]), looked up again for each call. A claim whose time is
+//! over is an attempt; the next call that takes events records that.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -318,7 +318,7 @@ impl Round {
     }
 
     fn claim(&mut self, id: i64, taken: Taken) {
-        // Whoever acknowledges the event finishes just that.
+        // An acknowledgement of the event finishes just that.
         if let Some(first) = self.gaps.remove(&id) {
             self.changes.push(LedgerChange::Finish { first, last: id - 1 });
         }

@@ -1,4 +1,4 @@
-//! Making what is due events, on time. Whoever attends to the waits of a thread does so: its
+//! Making what is due events, on time. The process that attends to the waits of a thread does so: its
 //! [timer](super::timer) or a [worker](super::worker).
 
 use std::time::{Duration, Instant};

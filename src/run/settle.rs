@@ -302,7 +302,7 @@ fn fail_by_hand(
         let failed = failed();
         let mut current = current.clone();
         if failed.judged {
-            // Whoever says so knows better than its steps.
+            // The caller knows better than its steps.
             current.state.asleep.remove(&id);
         }
         let current = &current;
@@ -337,7 +337,7 @@ fn must_be_held(queue: &mut Queue, ledger: &Ledger, id: i64, token: &str) -> Res
     }
 }
 
-/// The lock of whoever takes events or answers for one by hand.
+/// The lock of a process that takes events or answers for one by hand.
 const TURN: &str = "run/_turn";
 
 /// How long to wait for it.

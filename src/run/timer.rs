@@ -1,9 +1,9 @@
 //! One process waits for all that is to happen in a thread at a later time: the ends of waits between attempts, and
 //! scheduled events.
 //!
-//! Whoever leaves a wait behind starts it, or gives a notice if it is there, as the new wait may end before the others.
-//! It has the lock `run/_timer.lock`, with its identity in it, so that others see that the waits are attended. It ends
-//! when nothing waits, and looks once more after it has released the lock.
+//! A process that leaves a wait behind starts it, or gives a notice if it is there, as the new wait may end before the
+//! others. It has the lock `run/_timer.lock`, with its identity in it, so that others see that the waits are attended.
+//! It ends when nothing waits, and looks once more after it has released the lock.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;

@@ -36,7 +36,7 @@ pub struct Session {
     permissions: Permissions,
     /// Prompts without a response.
     turns: Vec<Turn>,
-    /// The run under way, whoever began it.
+    /// The run under way, no matter who began it.
     active: Option<String>,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The folder `.agents` next to the threads has a file for each slot, locked by the adapter whose program runs, and
 //! in `waiting` a file for each adapter that waits for one, locked while it waits, and named so that the oldest
-//! message is first. Whoever has N others before it takes a slot only if there are N more for those. Each file in
+//! message is first. One that has N others before it takes a slot only if there are N more for those. Each file in
 //! `asked` asks one idle adapter to give its slot up. Locks end with their process, so nothing is left to clean up when
 //! one is killed.
 

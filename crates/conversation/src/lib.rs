@@ -237,7 +237,8 @@ pub fn clear(source: &str) -> Result<NewEvent<'static>, InvalidEvent> {
     record_from(source, "clear", String::new())
 }
 
-/// The conversation has another agent from here on. `id` names the move: it is recorded once, whoever does it.
+/// The conversation has another agent from here on. `id` names the move: it is recorded once, no matter how many
+/// processes do it.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! Making events of what is due. Whoever does so holds the thread's counter row, so no two machines do so at once.
+//! Making events of what is due. The process that does so holds the thread's counter row, so no two machines do so at
+//! once.
 
 use thread::Result;
 use thread::model::event::NewEvent;

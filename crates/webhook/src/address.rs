@@ -1,6 +1,6 @@
 //! Which addresses are public.
 //!
-//! Whoever may name a URL must not reach what only this machine or its network can: metadata services of clouds,
+//! Someone who may name a URL must not reach what only this machine or its network can: metadata services of clouds,
 //! databases, routers. So names are resolved here, and the connection is made to an address that was checked.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -118,7 +118,7 @@ fn run(receiver: &Receiver) -> Result<()> {
             continue;
         }
         let Some(delivery) = Delivery::of(line) else {
-            // It can be answered by no id. Whoever gave it sees it unanswered.
+            // It can be answered by no id. The process that gave it sees it unanswered.
             eprintln!("a line on stdin is no event, and was not posted");
             continue;
         };

@@ -140,7 +140,7 @@ impl Copying<'_> {
             self.await_runs()?;
             let moved = Closed::Moved { to: there.clone() };
             self.from.store.rewrite(&mut |rewrite| rewrite.set_closed(Some(&moved)))?;
-            // For whoever attends to its waits and schedules.
+            // For the process that attends to its waits and schedules.
             control::notify_supervisors(self.from);
             // A consumer may have been added after the others were paused. What its run does counts no more.
             self.await_runs()?;

@@ -42,7 +42,7 @@ pub fn export(queue: &mut Queue, out: &mut dyn Write) -> Result<Tallies> {
         Ok(())
     };
     read_most_events(&mut *queue.store, 0, &mut |table, rows| write(out, table, rows))?;
-    // Whoever reads the export may be slow, and what was stored at one moment is to be read at once.
+    // The reader of the export may be slow, and what was stored at one moment is to be read at once.
     let mut spool = Spool { files: queue.files.clone(), memory: Vec::new(), file: None };
     queue.store.in_snapshot(&mut |store| {
         read_events(store, last.get(), &mut |table, rows| write(&mut spool, table, rows))?;

@@ -292,7 +292,7 @@ fn nth(mut ids: impl ExactSizeIterator<Item = i64>, at: usize) -> Option<i64> {
 }
 
 proptest! {
-    /// Whoever is killed and whatever is answered: nothing is given twice at once, nothing is finished that nobody
+    /// Whatever is killed and whatever is answered: nothing is given twice at once, nothing is finished that nobody
     /// acknowledged, nothing is forgotten, and no order of a key is broken.
     #[test]
     fn every_event_is_handled(

@@ -120,8 +120,8 @@ fn wait(link: &OwnedFd, alarm: Option<&OwnedFd>, is_open: bool, longest: Option<
     poll(&mut polled, longest.as_ref()).ok();
 }
 
-/// Kills what is guarded: the members of the group, and whoever left it but certainly belongs to the same lease, such as
-/// an agent, which has a group of its own. Returns whether any of them were still running.
+/// Kills what is guarded: the members of the group, and processes that left it but certainly belong to the same lease,
+/// such as an agent, which has a group of its own. Returns whether any of them were still running.
 fn kill(guarded: &Message, location: &Location, consumer: &ConsumerId, files: Option<&Files>) -> bool {
     let mut given = leftovers::variables(location, consumer);
     if guarded.epoch != 0 {
@@ -135,7 +135,7 @@ fn kill(guarded: &Message, location: &Location, consumer: &ConsumerId, files: Op
     let members = process::members_of_leader(group, 0..=start_ticks(guarded.sent), belongs);
     let id = i32::try_from(group).ok().and_then(Pid::from_raw);
     if let Some(id) = id.filter(|_| !members.is_empty()) {
-        // All at once, so that none of them starts another meanwhile.
+        // All at once, so that none of them starts another in between.
         kill_process_group(id, Signal::KILL).ok();
     }
     // Without an epoch they may be the next supervisor's.

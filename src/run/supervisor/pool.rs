@@ -303,7 +303,7 @@ impl Pool<'_, '_> {
             && (!self.strangers.is_empty()
                 || self.starts_after.is_some_and(is_due)
                 || (self.current.has_retry() && self.dead_after.is_some_and(is_due))
-                // What is known of many is not read anew for each push.
+                // What is known of many is not read again for each push.
                 || (self.window.waiting() >= MANY && is_due(self.busy + LINGER)))
     }
 

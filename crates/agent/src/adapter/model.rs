@@ -23,7 +23,7 @@ use thread_conversation::{Choice, Permission, Record, STEERED, Status, ToolCall,
 const REMEMBERED: &str = "type = 'message' OR subtype IN ('run', 'model', 'turn_cut', 'summary', 'toolcall', \
                           'toolresult', 'permission', 'permission_answer', 'error', 'cancelled', 'clear', 'forked')";
 
-/// How often a call that may be made again is made if the process that makes it is always killed meanwhile.
+/// How often a call that may be made again is made if the process that makes it is killed each time.
 const MOST_TIMES: u64 = 3;
 
 /// How often that process is started again in an attempt.

@@ -82,7 +82,7 @@ impl Adapter {
                 let look = self.slots.as_ref().map_or(until, |_| Instant::now() + GIVE_WAY);
                 return Ok(Step::Wait(look.min(until)));
             }
-            // An attempt that goes on does not count anew.
+            // An attempt that continues does not count again.
             Next::GiveUp(id) if !self.is_continued(id) => {
                 self.clean_up_before(id);
                 let attempts = self.options.stay.attempts;

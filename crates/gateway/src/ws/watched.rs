@@ -189,7 +189,7 @@ impl Watched {
     }
 }
 
-/// Finds sessions that appear in the root, whoever makes them.
+/// Finds sessions that appear in the root, no matter who makes them.
 async fn discover(
     gateway: Arc<Gateway>,
     mut known: HashSet<SessionId>,

@@ -221,7 +221,7 @@ pub fn cancel(scope: &Scope, path: &Path, args: CancelArgs) -> Result<Cancelled>
             "`schedule_list` shows what is; it may have come already",
         ));
     }
-    // Whoever waits for it need not any more.
+    // A caller that waits for it need not any more.
     attend_to_scheduled(&mut queue, &scope.launcher)?;
     Ok(Cancelled { id: args.id })
 }

@@ -1613,7 +1613,7 @@ pub fn a_schedule_changes_only_from_what_was_seen_and_with_its_events(store: &mu
     let event = seen.event(times[0]).unwrap();
     let made = store.change_schedule("b", Some(seen), Some(&to), std::slice::from_ref(&event)).unwrap();
     assert_eq!(made.unwrap().last_id, Some(1));
-    // Whoever saw it before is late.
+    // A caller that saw it before is late.
     assert_eq!(store.change_schedule("b", Some(seen), Some(&to), &[event]).unwrap(), None);
     assert_eq!(ids(store), [1]);
     let now_is = store.schedules().unwrap().remove(1);

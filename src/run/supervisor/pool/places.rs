@@ -177,7 +177,7 @@ impl Pool<'_, '_> {
         let process = running.process();
         self.places.push(Place::new(ONLY, None, running, Some(pipes)));
         self.log_start();
-        // Pausing and the like may change the row meanwhile. A replacement is noticed later.
+        // Pausing and the like may change the row during that time. A replacement is noticed later.
         let (seen, queue) = (&self.current, open(supervisor, &mut self.queue)?);
         let noted = supervisor.retrying(|| {
             control::update(queue, seen, |current| {

@@ -250,7 +250,7 @@ async fn a_database_that_was_locked_takes_nothing_from_what_is_known_of_the_agen
     let yes = fixture.say("yes");
     let (live, Reader { queue, agent, once }) = fixture.live().await;
     fixture.say("no");
-    // Whoever wants a thread for himself has to be the only one.
+    // Exclusive use of a thread needs the only reference to it.
     let path = fixture.context.root.path_of(fixture.session);
     drop((queue, std::mem::replace(&mut fixture.queue, Fixture::new().queue)));
     let other = rusqlite::Connection::open(path.join(thread::files::DB)).unwrap();
