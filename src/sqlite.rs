@@ -22,6 +22,7 @@ mod scheduled;
 mod steps;
 mod tables;
 mod wal;
+mod wal_entry;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -35,7 +36,8 @@ use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 
 use self::error::{Doing, Failed, commit};
-use crate::error::{DatabaseErrorKind, Error, Result, database};
+use crate::error::{DatabaseErrorKind, Error, IoContext, Result, database};
+use crate::files;
 use crate::model::closed::Closed;
 use crate::model::event::{CappedRow, NewEvent};
 use crate::model::filter::Filter;
@@ -133,6 +135,7 @@ impl Sqlite {
         }
         let wal = wal::path_of(&path);
         let new_wal = wal::length(&wal) == 0;
+        wal_entry::set_synced(&wal, !new_wal);
         let mut conn = Connection::open_with_flags(&path, OPEN_FLAGS).doing(doing)?;
         configure(&mut conn, busy_limit).map_err(|e| migrate::not_opened(e, &path))?;
         let store = Sqlite { conn, path, wal, checkpoint_thread: None, checkpoints: false, new_wal };
@@ -144,6 +147,14 @@ impl Sqlite {
     fn write(&mut self, doing: &'static str) -> Result<rusqlite::Transaction<'_>> {
         self.must_be_writable(doing)?;
         let transaction = self.conn.transaction_with_behavior(TransactionBehavior::Immediate).doing(doing)?;
+        if self.new_wal
+            && let Some(dir) = self.wal.parent()
+        {
+            files::sync_dir(dir).at("sync the directory", dir)?;
+            // The file stays as long as this connection is open.
+            self.new_wal = false;
+            wal_entry::set_synced(&self.wal, true);
+        }
         match closed::load(&transaction).doing(doing)? {
             Some(closed) => Err(closed.into()),
             None => Ok(transaction),

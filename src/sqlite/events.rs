@@ -7,8 +7,7 @@ use rusqlite::{Connection, MAIN_DB, OptionalExtension, params};
 
 use super::error::{Doing, commit};
 use super::{Sqlite, bytes_of, newest, one, scheduled, text_of};
-use crate::error::{Error, IoContext, Result};
-use crate::files;
+use crate::error::{Error, Result};
 use crate::model::event::{CappedRow, NewEvent, Row};
 use crate::model::time;
 use crate::store::{Appended, Put, Stored};
@@ -34,12 +33,7 @@ pub fn in_transaction(
     work: &mut dyn FnMut(&mut Inserter<'_>) -> Result<()>,
 ) -> Result<Appended> {
     let doing = "storing";
-    let new_wal = store.new_wal.then(|| store.wal.clone());
     let transaction = store.write(doing)?;
-    if let Some(dir) = new_wal.as_deref().and_then(|wal| wal.parent()) {
-        // SQLite syncs the directory too, but ignores a failure.
-        files::sync_dir(dir).at("sync the directory", dir)?;
-    }
     let appended = Appended { created_at: time::now(), ..Appended::default() };
     let next_id = newest(&transaction).doing(doing)?.saturating_add(1);
     let mut inserter = Inserter { conn: &transaction, next_id, appended };
@@ -47,8 +41,6 @@ pub fn in_transaction(
     let appended = inserter.appended;
     if appended.count <= LARGE_BATCH {
         transaction.commit().map_err(|e| commit(e, doing))?;
-        // It stays as long as this connection is open.
-        store.new_wal = false;
         return Ok(appended);
     }
     // Otherwise SQLite would checkpoint before the commit returns.
@@ -57,7 +49,6 @@ pub fn in_transaction(
     let committed = transaction.commit().map_err(|e| commit(e, doing));
     drop(store.conn.execute_batch(&checkpoint_at(1000)));
     committed?;
-    store.new_wal = false;
     store.checkpoint_in_background();
     Ok(appended)
 }
