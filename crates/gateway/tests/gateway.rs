@@ -459,6 +459,11 @@ scenarios! {
         who_looks_elsewhere_is_told_what_asks
         a_conversation_is_exported_linked_and_its_pictures_are_large
     }
+    page_words {
+        every_word_is_there_in_each_language_and_used
+        no_template_has_words_of_its_own
+        the_page_speaks_the_language_of_its_reader
+    }
     page_look {
         what_is_wrong_is_said_first_and_can_be_mended
         a_consumer_is_paused_resumed_stopped_and_moved

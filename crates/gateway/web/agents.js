@@ -1,6 +1,7 @@
 // The agents to choose from, where there are several.
 
 import { html, useState } from "./vendor/preact.js";
+import { t } from "./language.js";
 import { visible } from "./text.js";
 import { readOnly, state } from "./state.js";
 
@@ -26,9 +27,9 @@ export function Greeting({ name }) {
   const agent = agentOf(name), title = (choices().length && agent?.name) || ownAgent();
   return html`<div class="greeting">
     <p class="product"><img src="page/icon.svg" alt="" width="18" height="18" />thread</p>
-    <h2>${visible(title || "A new conversation")}</h2>
-    <p>${agent?.about ? visible(agent.about) : title === undefined ? "No agent is set up here: messages wait until one is there."
-      : "What is said and done here is kept in a durable queue on this machine."}</p>
+    <h2>${visible(title || t("a_new_conversation"))}</h2>
+    <p>${agent?.about ? visible(agent.about) : title === undefined ? t("no_agent_is_set_up_here_messages_wait")
+      : t("what_is_said_and_done_here_is_kept_in_a")}</p>
   </div>`;
 }
 
@@ -36,7 +37,7 @@ export function Greeting({ name }) {
 export function Prompts({ name, onPrompt }) {
   const prompts = agentOf(name)?.prompts ?? [];
   if (readOnly || !prompts.length) return null;
-  return html`<ul class="prompts" aria-label="Suggestions">
+  return html`<ul class="prompts" aria-label=${t("suggestions")}>
     ${prompts.slice(0, MOST_PROMPTS).map((prompt) => html`<li><button type="button" onClick=${() => onPrompt(prompt)}>
       ${visible(prompt)}</button></li>`)}
   </ul>`;
@@ -46,7 +47,7 @@ export function Prompts({ name, onPrompt }) {
 export function Picker({ value, onChange }) {
   const agents = choices();
   if (!agents.length) return null;
-  return html`<label class="with"><span class="unseen">Agent</span>
+  return html`<label class="with"><span class="unseen">${t("agent")}</span>
     <select value=${value ?? agents[0].name} onChange=${(event) => onChange(event.target.value)}>
       ${agents.map(({ name, about }) => html`<option value=${name} title=${about}>${name}</option>`)}
     </select>
@@ -69,9 +70,9 @@ export function Moves({ conversation }) {
     }
   };
   const isKnown = agents.some((known) => known.name === agent);
-  return html`<label class="with" title="Who answers from the next message on"><span class="unseen">Agent</span>
+  return html`<label class="with" title=${t("who_answers_from_the_next_message_on")}><span class="unseen">${t("agent")}</span>
     <select value=${isKnown ? agent : ""} onChange=${move}>
-      ${!isKnown && html`<option value="" disabled>${visible(agent ?? "no agent")}</option>`}
+      ${!isKnown && html`<option value="" disabled>${visible(agent ?? t("no_agent"))}</option>`}
       ${agents.map(({ name, about }) => html`<option value=${name} title=${about}>${name}</option>`)}
     </select>
     ${error && html`<span class="error" role="alert">${error}</span>`}

@@ -1,18 +1,26 @@
 // The start: exchanges the token, then shows the page.
 
 import { html, render, useEffect, useErrorBoundary, useState } from "./vendor/preact.js";
+import { t } from "./language.js";
 import { Announcer } from "./announce.js";
 import { Help, useKeys } from "./keys.js";
 import { Login, hasToken, learnAgent, takeToken } from "./login.js";
-import { Look, lookTitle } from "./look/look.js";
+import { later } from "./later.js";
 import { counted } from "./notices.js";
 import { state } from "./state.js";
 import { Chat } from "./talk.js";
 import { visible } from "./text.js";
 import * as address from "./address.js";
 
+const Look = later(() => import("./look/look.js").then((look) => look.Look));
+
 /** What each kind of address shows. */
 const VIEWS = { list: Chat, new: Chat, session: Chat, look: Look };
+
+function lookTitle({ thread, consumer, event, run }) {
+  if (!thread) return t("queues");
+  return [run && t("run"), event && t("event_id_2", { id: String(event) }), consumer, state.threadName].filter(Boolean).join(" – ");
+}
 
 function App({ refused }) {
   const [, redraw] = useState(0);
@@ -24,7 +32,7 @@ function App({ refused }) {
     const title = state.route.view === "look" ? lookTitle(state.route) : state.conversation && state.titleOf(state.conversation);
     document.title = counted(title ? `${visible(title)} – thread` : "thread", state.sessions.list);
   });
-  if (broken) return html`<main class="login"><p class="error" role="alert">The page has failed: ${broken.message}. Reload it.</p></main>`;
+  if (broken) return html`<main class="login"><p class="error" role="alert">${t("the_page_has_failed_why_reload_it", { why: broken.message })}</p></main>`;
   if (state.connection.state === "refused") {
     return html`<${Login} error=${refused} onDone=${() => state.connection.connect()} />`;
   }

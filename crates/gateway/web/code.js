@@ -2,6 +2,7 @@
 // tokens is turned into elements one by one, and the HTML that it also makes is not used.
 
 import { h, html, useEffect, useRef, useState } from "./vendor/preact.js";
+import { t } from "./language.js";
 import { Copy } from "./parts.js";
 import { beginning, visible } from "./text.js";
 
@@ -118,7 +119,7 @@ export function Code({ text, info = "", name }) {
   const elements = useColours(text, names.get(label.toLowerCase()) ?? null);
   return html`<div class=${wraps ? "code wraps" : "code"} ref=${box}>
     <div class="bar"><span class="language">${name ? visible(name) : visible(beginning(label, 30))}</span>
-      <button type="button" aria-pressed=${wraps} onClick=${() => setWraps(!wraps)}>Wrap</button>
+      <button type="button" aria-pressed=${wraps} onClick=${() => setWraps(!wraps)}>${t("wrap")}</button>
       <${Copy} text=${() => wholeCode(box.current)} /></div>
     <pre tabIndex="0"><code>${elements}</code></pre>
   </div>`;

@@ -1,6 +1,7 @@
 // The box for messages. The text is kept in the browser until it is sent.
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
+import { t } from "./language.js";
 import { Greeting, Picker, Prompts } from "./agents.js";
 import { Completions, completed, completions } from "./commands.js";
 import { Do } from "./parts.js";
@@ -12,10 +13,10 @@ import * as address from "./address.js";
 
 /** The priorities to choose from while another message is being answered. */
 const PRIORITIES = [
-  ["next", "after this", "Answered after what is under way, in the order of messages"],
-  ["steer", "in the middle of it", "Given to the agent while it works, if it takes that; otherwise answered next"],
-  ["now", "interrupting it", "Answered at once: what is under way is stopped"],
-  ["later", "when idle", "Answered when no other message waits"],
+  ["next", t("after_this"), t("answered_after_what_is_under_way_in_the")],
+  ["steer", t("in_the_middle_of_it"), t("given_to_the_agent_while_it_works_if_it")],
+  ["now", t("interrupting_it"), t("answered_at_once_what_is_under_way_is")],
+  ["later", t("when_idle"), t("answered_when_no_other_message_waits")],
 ];
 
 /** On a phone, Enter makes a new line. */
@@ -117,39 +118,39 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
   useEffect(() => { if (dropped?.length) add(dropped); }, [dropped]);
 
   return html`<form class="composer" onSubmit=${(event) => { event.preventDefault(); send(); }}>
-    ${edited && html`<p class="hint copying">Changes “${beginning(contentOf(edited.message.content).text, 40)}” in a
-      variant of this conversation. What was said stays as it is. ${" "}
-      <a href=${address.sessionAddress(state.conversation.id)}>Leave it</a></p>`}
+    ${edited && html`<p class="hint copying">${t("changes_text_in_a_variant_of_this",
+        { text: beginning(contentOf(edited.message.content).text, 40) })} ${" "}
+      <a href=${address.sessionAddress(state.conversation.id)}>${t("leave_it")}</a></p>`}
     ${session === "new" && html`<${Greeting} name=${agent} />`}
     <div class="box">
-    ${files.length + uploading > 0 && html`<ul class="files" aria-label="Attachments">
-      ${files.map((file, n) => html`<li>${file.name} <button type="button" class="quiet" aria-label=${`Remove ${file.name}`}
+    ${files.length + uploading > 0 && html`<ul class="files" aria-label=${t("attachments")}>
+      ${files.map((file, n) => html`<li>${file.name} <button type="button" class="quiet" aria-label=${t("remove_name", { name: file.name })}
         onClick=${() => change((draft) => ({ files: draft.files.filter((_, other) => other !== n) }))}>✕</button></li>`)}
-      ${uploading > 0 && html`<li class="hint">storing …</li>`}
+      ${uploading > 0 && html`<li class="hint">${t("storing")}</li>`}
     </ul>`}
     ${found.length > 0 && html`<${Completions} found=${found} chosen=${at} onChoose=${complete} />`}
-    <textarea id="message" name=${session} dir="auto" ref=${area} rows="1" placeholder="Message"
-      aria-label="Message" value=${text} enterkeyhint="send"
+    <textarea id="message" name=${session} dir="auto" ref=${area} rows="1" placeholder=${t("message")}
+      aria-label=${t("message")} value=${text} enterkeyhint="send"
       aria-autocomplete=${found.length ? "list" : null} aria-controls=${found.length ? "completions" : null}
       aria-activedescendant=${found.length ? `completion-${at}` : null}
       onInput=${({ target: { value } }) => change(() => ({ text: value }))} onKeyDown=${press} onPaste=${paste}></textarea>
     ${error && html`<p class="error" role="alert">${error}</p>`}
     <div class="bar">
-      <input type="file" multiple hidden ref=${picker} aria-label="Files" tabIndex="-1"
+      <input type="file" multiple hidden ref=${picker} aria-label=${t("files")} tabIndex="-1"
         onChange=${(event) => { add([...event.target.files]); event.target.value = ""; }} />
-      <button type="button" onClick=${() => picker.current.click()}>Attach</button>
+      <button type="button" onClick=${() => picker.current.click()}>${t("attach")}</button>
       ${session === "new" && html`<${Picker} value=${agent} onChange=${(agent) => change(() => ({ agent }))} />`}
-      ${!edited && (isBusy || priority !== "next") && html`<label class="when"><span class="unseen">When it is answered</span>
+      ${!edited && (isBusy || priority !== "next") && html`<label class="when"><span class="unseen">${t("when_it_is_answered")}</span>
         <select value=${priority} title=${PRIORITIES.find(([value]) => value === priority)?.[2]}
           onChange=${(event) => { const { value } = event.target; change(() => ({ priority: value })); }}>
           ${PRIORITIES.map(([value, name, about]) => html`<option value=${value} title=${about}>${name}</option>`)}
         </select>
       </label>`}
-      <span class="hint keys-hint">Enter sends, Shift+Enter makes a new line</span>
+      <span class="hint keys-hint">${t("enter_sends_shift_enter_makes_a_new")}</span>
       <span class="space"></span>
       ${activeRun?.runId && !edited && html`<${Do} class="stop"
-        title="Stops this answer. What waits is answered next." action=${() => state.cancel(activeRun)}>Stop<//>`}
-      <button class="primary" disabled=${isEmpty}>${edited ? "Send as a variant" : "Send"}</button>
+        title=${t("stops_this_answer_what_waits_is")} action=${() => state.cancel(activeRun)}>${t("stop")}<//>`}
+      <button class="primary" disabled=${isEmpty}>${edited ? t("send_as_a_variant") : t("send")}</button>
     </div>
     </div>
     ${session === "new" && isEmpty && html`<${Prompts} name=${agent} onPrompt=${suggest} />`}

@@ -1,11 +1,13 @@
 // The WebSocket: requests and their responses, events, and reconnecting.
 
+import { t } from "./language.js";
+
 /** The request was refused by the gateway. */
 export class Refused extends Error {}
 
 /** The connection was lost before there was a response. */
 export class Lost extends Error {
-  constructor() { super("the connection was lost"); }
+  constructor() { super(t("the_connection_was_lost")); }
 }
 
 const WAITS = [250, 500, 1000, 2000, 4000, 8000, 10_000];

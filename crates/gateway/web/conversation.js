@@ -4,6 +4,7 @@
 // An item is an exchange (a message and the run that answers it) or a note (any other text). A run has steps: the
 // actions of the agent in the current attempt, in order.
 
+import { t } from "./language.js";
 import { addAside, newRun, record, stepAt, tool } from "./runs.js";
 
 export class Conversation {
@@ -177,7 +178,7 @@ export class Conversation {
       case "permission": if ("choice" in payload) return this.permissionAnswer(payload, at);
     }
     if (event === "error" && payload.errorCode === "session_deleted") {
-      this.gone = "This session was deleted.";
+      this.gone = t("this_session_was_deleted");
       return this.onChange();
     }
     if (!run) {

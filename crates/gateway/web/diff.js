@@ -2,6 +2,7 @@
 // jsdiff's, which is loaded when the first change comes.
 
 import { h, html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
+import { t } from "./language.js";
 import { linesOf, linesOfPatch } from "./changes.js";
 import { visible } from "./text.js";
 
@@ -41,7 +42,7 @@ function linesOfChange({ patch, before, after, isPart }) {
       });
     }
     if (!value.endsWith("\n") && endsOpen[0] !== endsOpen[1] && before !== null && !isPart)
-      lines.push({ note: "no line end here" });
+      lines.push({ note: t("no_line_end_here") });
   }
   return lines;
 }
@@ -140,10 +141,10 @@ export function Diff({ change }) {
   const count = (sign) => lines.filter((line) => line.sign === sign).length;
   const isTwo = isWide && lines.some(({ sign }) => sign === "-") && lines.some(({ sign }) => sign === "+");
   return html`<div class=${isTwo ? "diff two" : "diff"} ref=${box}>
-    <div class="bar"><span class="file">${visible(change.path ?? "patch")}</span>
-      ${change.before === null && html`<span>the whole file</span>`}
+    <div class="bar"><span class="file">${visible(change.path ?? t("patch"))}</span>
+      ${change.before === null && html`<span>${t("the_whole_file")}</span>`}
       <span class="plus">+${count("+")}</span><span class="minus">−${count("-")}</span></div>
-    <div class="lines" tabIndex="0" role="region" aria-label=${`Change of ${visible(change.path ?? "a file")}`}>
+    <div class="lines" tabIndex="0" role="region" aria-label=${t("change_of_file", { file: visible(change.path ?? t("a_file")) })}>
       <table>${isTwo && html`<colgroup>${COLUMNS}</colgroup><colgroup>${COLUMNS}</colgroup>`}
         ${
           isTwo
@@ -154,7 +155,7 @@ export function Diff({ change }) {
     ${
       shown.length > most &&
       html`<p class="rest"><button type="button" onClick=${() => setMost(Infinity)}>
-      Show all ${shown.length} lines</button></p>`
+      ${t("show_all_n_lines", { n: shown.length })}</button></p>`
     }
   </div>`;
 }
@@ -192,7 +193,7 @@ function Between({ line, columns, onWhole }) {
   const { head, hidden, note } = line;
   return html`<tr class="between"><td colSpan=${columns}>${
     hidden
-      ? html`<button type="button" onClick=${onWhole}>${hidden} unchanged ${hidden === 1 ? "line" : "lines"}</button>`
+      ? html`<button type="button" onClick=${onWhole}>${t("n_unchanged_lines", { n: hidden })}</button>`
       : visible(head ?? note)
   }</td></tr>`;
 }

@@ -1,5 +1,6 @@
 // A conversation as a file: its messages as Markdown, or all that is known of it as JSON. Loaded when it is asked for.
 
+import { locale, t } from "./language.js";
 import { contentOf, stoppedText } from "./text.js";
 
 /** How many messages, and how many steps, are read at once. */
@@ -39,14 +40,14 @@ export async function asMarkdown(ask, { id, title }) {
   const messages = await messagesOf(ask, id);
   const parts = messages.map((message) => {
     const { text, files } = contentOf(message.content);
-    const names = files.map((file) => `- Attachment: ${file.name}`).join("\n");
-    const who = { user: "User", assistant: "Agent", system: "Gateway" }[message.role] ?? "Agent";
-    const end = message.role === "error" ? `**Failed.** ${message.metadata?.error ?? ""}`
+    const names = files.map((file) => t("attachment_name", { name: file.name })).join("\n");
+    const who = { user: t("user"), system: t("gateway") }[message.role] ?? t("agent");
+    const end = message.role === "error" ? `**${t("failed")}** ${message.metadata?.error ?? ""}`
       : message.role === "cancelled" ? `*${stoppedText(String(message.metadata?.why ?? ""))}*` : "";
-    const about = message.large ? `(${message.large.bytes} bytes, which are not part of this file)` : "";
-    return [`## ${who}, ${new Date(message.timestamp).toLocaleString()}`, text, names, about, end].filter(Boolean).join("\n\n");
+    const about = message.large ? t("n_bytes_which_are_not_part_of_this_file", { n: message.large.bytes }) : "";
+    return [`## ${who}, ${new Date(message.timestamp).toLocaleString(locale)}`, text, names, about, end].filter(Boolean).join("\n\n");
   });
-  return `# ${title || "Untitled"}\n\n${parts.join("\n\n")}\n`;
+  return `# ${title || t("untitled")}\n\n${parts.join("\n\n")}\n`;
 }
 
 /** Gives the browser a file to keep. */

@@ -2,6 +2,7 @@
 // turned into elements one by one; no text is ever used as HTML.
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
+import { t } from "./language.js";
 
 const MATHML = "http://www.w3.org/1998/Math/MathML";
 
@@ -132,7 +133,7 @@ export function Formula({ text, isBlock }) {
     }
   }, [text, isBlock, katex]);
   const name = `formula${isBlock ? " by-itself" : ""}${isWrong || !katex ? " source" : ""}`;
-  const title = isWrong ? "This formula cannot be read." : null;
+  const title = isWrong ? t("this_formula_cannot_be_read") : null;
   return html`<span class=${name} ref=${box} title=${title} tabIndex=${isBlock ? 0 : null}>
     ${katex ? null : text}</span>`;
 }

@@ -1,19 +1,20 @@
 // The keyboard: single keys outside of input fields.
 
 import { html, useEffect, useState } from "./vendor/preact.js";
+import { t } from "./language.js";
 import { Dialog } from "./dialog.js";
 import { state } from "./state.js";
 import * as address from "./address.js";
 
 export const KEYS = [
-  ["g c, g q", "chat, queues"],
-  ["/", "search or filter"],
-  ["j, k", "next, previous in a list"],
-  ["Enter", "open it"],
-  ["Esc", "close what is open, leave what is typed in"],
-  ["n", "new session"],
-  ["w", "write a message"],
-  ["?", "this help"],
+  ["g c, g q", t("chat_queues")],
+  ["/", t("search_or_filter")],
+  ["j, k", t("next_previous_in_a_list")],
+  ["Enter", t("open_it")],
+  ["Esc", t("close_what_is_open_leave_what_is_typed")],
+  ["n", t("new_session")],
+  ["w", t("write_a_message")],
+  ["?", t("this_help")],
 ];
 
 function isTyping(target) {
@@ -118,8 +119,8 @@ export function useKeys(onHelp) {
 }
 
 export function Help({ onClose }) {
-  return html`<${Dialog} title="Keys" onClose=${onClose}>
+  return html`<${Dialog} title=${t("keys")} onClose=${onClose}>
     <dl class="keys">${KEYS.map(([keys, what]) => html`<dt>${keys.split(", ").map((key, n) => html`${n > 0 && " "}<kbd>${key}</kbd>`)}</dt><dd>${what}</dd>`)}</dl>
-    <p class="buttons"><button type="button" onClick=${onClose}>Close</button></p>
+    <p class="buttons"><button type="button" onClick=${onClose}>${t("close")}</button></p>
   <//>`;
 }

@@ -1,6 +1,7 @@
 // The token: from the link, or typed. It is exchanged for a cookie that no script can read.
 
 import { html, useState } from "./vendor/preact.js";
+import { t } from "./language.js";
 
 const IN_ADDRESS = /^#token=([^&/]+)/;
 
@@ -23,10 +24,10 @@ export async function login(token) {
       await learnAgent();
       return null;
     }
-    if (answer.status === 401) return "This is not the token.";
-    return (await answer.json().catch(() => ({}))).error ?? `The gateway answered ${answer.status}.`;
+    if (answer.status === 401) return t("this_is_not_the_token");
+    return (await answer.json().catch(() => ({}))).error ?? t("the_gateway_answered_status", { status: String(answer.status) });
   } catch {
-    return "The gateway cannot be reached.";
+    return t("the_gateway_cannot_be_reached");
   }
 }
 
@@ -44,8 +45,8 @@ export async function learnAgent() {
 /** Ends the login of this browser, and with it all connections of the page. */
 export async function logout() {
   const answer = await fetch("api/v1/logout", { method: "POST" }).catch(() => null);
-  if (!answer) throw new Error("The gateway cannot be reached.");
-  if (!answer.ok && answer.status !== 401) throw new Error(`The gateway answered ${answer.status}.`);
+  if (!answer) throw new Error(t("the_gateway_cannot_be_reached"));
+  if (!answer.ok && answer.status !== 401) throw new Error(t("the_gateway_answered_status", { status: String(answer.status) }));
   location.reload();
 }
 
@@ -61,13 +62,13 @@ export function Login({ error, onDone }) {
   return html`<main class="login">
     <form onSubmit=${submit}>
       <h1>thread</h1>
-      <p>Open the link that <code>thread serve</code> printed when it was started, or enter the token. It is in the
-      file <code>token</code> in the gateway's directory.</p>
-      <label for="token">Token</label>
+      <p>${t("open_the_link_that_command_printed_when",
+        { command: html`<code>thread serve</code>`, file: html`<code>token</code>` })}</p>
+      <label for="token">${t("token")}</label>
       <input id="token" type="password" autocomplete="current-password" value=${token}
         aria-describedby="token-error" onInput=${(event) => setToken(event.target.value)} />
       <p id="token-error" class="error" role="alert">${wrong}</p>
-      <button class="primary" disabled=${!token.trim()}>Enter</button>
+      <button class="primary" disabled=${!token.trim()}>${t("enter")}</button>
     </form>
   </main>`;
 }

@@ -2,6 +2,7 @@
 // tags are shown as text, and images are links.
 
 import { Component, h, html, useEffect, useRef, useState } from "./vendor/preact.js";
+import { t } from "./language.js";
 import { Blocks } from "./blocks.js";
 import { Code } from "./code.js";
 import { Formula } from "./formula.js";
@@ -107,7 +108,7 @@ const aligned = (token) => /^text-align:(\w+)$/.exec(token.attrGet("style") ?? "
 
 /** A task of a list. */
 function task({ done }, children) {
-  const box = html`<span class="box" role="img" aria-label=${done ? "done" : "to do"}>${done ? "☑" : "☐"}</span>`;
+  const box = html`<span class="box" role="img" aria-label=${done ? t("done") : t("to_do")}>${done ? "☑" : "☐"}</span>`;
   return html`<li class="task">${box} ${children}</li>`;
 }
 
@@ -117,7 +118,7 @@ function note(label, children) {
     <span class="note-label">${label}</span><div>${children}</div></div>`;
 }
 
-const noteMark = ({ label }) => html`<sup><button type="button" class="note-mark" aria-label=${`Note ${label}`}
+const noteMark = ({ label }) => html`<sup><button type="button" class="note-mark" aria-label=${t("note_label", { label })}
   onClick=${toNote}>${label}</button></sup>`;
 
 /** A formula; one without its end is still text. */

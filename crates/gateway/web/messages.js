@@ -1,6 +1,7 @@
 // The list of messages, and the reader's position in it.
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
+import { t } from "./language.js";
 import { Content, Copy, Do, Large, Versioned } from "./parts.js";
 import { Dialog } from "./dialog.js";
 import { Run } from "./run.js";
@@ -126,13 +127,13 @@ export function Messages({ conversation }) {
   // These are above the box.
   const waits = new Set(waiting(conversation).map(({ item }) => item));
   return html`<div class="scroll" ref=${box} onScroll=${scrolled} onClick=${opening}
-      tabIndex="0" role="region" aria-label="Conversation">
+      tabIndex="0" role="region" aria-label=${t("conversation")}>
     <div class="messages" ref=${inside}>
       ${conversation.hasOlder && html`<p class="older"><button type="button" class="quiet" disabled=${loading} onClick=${older}>
-        ${loading ? "Older messages are coming …" : "Older messages"}</button></p>`}
+        ${loading ? t("older_messages_are_coming") : t("older_messages")}</button></p>`}
       ${error && html`<p class="error" role="alert">${error}</p>`}
       ${conversation.entered && conversation.items.length === 0 && conversation.sending.length === 0
-        && html`<p class="hint">No messages yet.</p>`}
+        && html`<p class="hint">${t("no_messages_yet")}</p>`}
       ${conversation.items.filter((item) => !waits.has(item)).map((item) => {
         const isNext = item.run && state.agentIsThere(conversation) && conversation.position(item) !== null;
         const variants = item.message && state.variants.at(conversation, item);
@@ -141,13 +142,13 @@ export function Messages({ conversation }) {
       })}
       ${conversation.sending.map((entry) => html`<${Sending} key=${entry.key} entry=${entry} error=${entry.error} />`)}
     </div>
-    ${isBelow && html`<div class="below"><button type="button" onClick=${toEnd}>New below ↓</button></div>`}
+    ${isBelow && html`<div class="below"><button type="button" onClick=${toEnd}>${t("new_below")}</button></div>`}
   </div>`;
 }
 
 function Exchange({ item, isNext }) {
   const { message, run } = item;
-  return html`<article class="exchange" id=${item.key} tabIndex="-1" aria-label=${message ? "Message and answer" : "Answer"}>
+  return html`<article class="exchange" id=${item.key} tabIndex="-1" aria-label=${message ? t("message_and_answer") : t("answer")}>
     ${message && html`<${Said} item=${item} isNext=${isNext} />`}
     <${Run} run=${run} />
   </article>`;
@@ -165,26 +166,26 @@ function Said({ item, isNext }) {
       </span>
       <div class="actions">
         <${Copy} text=${text} />
-        ${!readOnly && html`<${Do} action=${() => state.sendCopy(item, message.content)} title=${IN_A_COPY}>Try again<//>
-          <a href=${address.editAddress(state.conversation.id, item.seq)} title=${IN_A_COPY}>Edit</a>`}
-        <button type="button" onClick=${() => setEvents(true)}>Events</button>
-        <${Copy} text=${() => linkTo(item)} label="Link" />
+        ${!readOnly && html`<${Do} action=${() => state.sendCopy(item, message.content)} title=${IN_A_COPY}>${t("try_again")}<//>
+          <a href=${address.editAddress(state.conversation.id, item.seq)} title=${IN_A_COPY}>${t("edit")}</a>`}
+        <button type="button" onClick=${() => setEvents(true)}>${t("events")}</button>
+        <${Copy} text=${() => linkTo(item)} label=${t("link")} />
       </div>
       <${Switch} item=${item} />
     </div>
     <${Content} content=${message.content} plain=${true} />
-    ${message.large && html`<${Large} large=${message.large} what="This message" />`}
-    ${isNext && html`<p class="queue"><span>waits for the agent</span>
-      ${run.runId && !readOnly && html` <${Do} class="quiet" action=${() => state.cancel(run)}>Take back<//>`}
+    ${message.large && html`<${Large} large=${message.large} what=${t("this_message")} />`}
+    ${isNext && html`<p class="queue"><span>${t("waits_for_the_agent")}</span>
+      ${run.runId && !readOnly && html` <${Do} class="quiet" action=${() => state.cancel(run)}>${t("take_back")}<//>`}
     </p>`}
     ${events && html`<${Events} run=${run} onClose=${() => setEvents(false)} />`}
   </div>`;
 }
 
-const IN_A_COPY = "As a variant: what was said stays as it is, and can be switched to.";
+const IN_A_COPY = t("as_a_variant_what_was_said_stays_as_it");
 
 function Who({ message }) {
-  if (message.mine) return "you";
+  if (message.mine) return t("you");
   return html`<span title=${visible(message.source ?? "")}>${whoText(message.source)}</span>`;
 }
 
@@ -200,15 +201,15 @@ function Switch({ item }) {
     if (!all[n]) return html`<span aria-hidden="true">${sign}</span>`;
     return html`<a href=${address.sessionAddress(all[n].id, all[n].seq)} aria-label=${label}>${sign}</a>`;
   };
-  return html`<span class="variants" role="group" aria-label="Variants">${way(at - 1, "◂", "Previous variant")}
-    <span class="figure">${at + 1}/${all.length}</span>${way(at + 1, "▸", "Next variant")}</span>`;
+  return html`<span class="variants" role="group" aria-label=${t("variants")}>${way(at - 1, "◂", t("previous_variant"))}
+    <span class="figure">${at + 1}/${all.length}</span>${way(at + 1, "▸", t("next_variant"))}</span>`;
 }
 
 function Note({ item }) {
   return html`<div class="note" id=${item.key} tabIndex="-1">
-    <div class="head">${item.from === "system" ? "gateway" : visible(item.from ?? "")} · <${Clock} time=${item.at} /></div>
+    <div class="head">${item.from === "system" ? t("gateway_2") : visible(item.from ?? "")} · <${Clock} time=${item.at} /></div>
     <${Content} content=${item.content} plain=${item.from === "system"} />
-    ${item.large && html`<${Large} large=${item.large} what="This event" />`}
+    ${item.large && html`<${Large} large=${item.large} what=${t("this_event")} />`}
   </div>`;
 }
 
@@ -223,14 +224,14 @@ function Sending({ entry, error }) {
     state.unsend(conversation, entry);
   };
   return html`<article class="exchange sending"><div class="said mine">
-    <div class="head"><span>you · <${Clock} time=${entry.at} /></span></div>
+    <div class="head"><span>${t("you")} · <${Clock} time=${entry.at} /></span></div>
     <${Content} content=${entry.content} plain=${true} />
     ${error
-      ? html`<p class="error" role="alert">Not sent. ${error} ${" "}
-          <button type="button" onClick=${again}>Send again</button> ${" "}
-          <button type="button" onClick=${edit}>Edit</button> ${" "}
-          <button type="button" onClick=${() => state.unsend(conversation, entry)}>Discard</button></p>`
-      : html`<p class="queue">${state.connection.state === "open" ? "is being sent" : "will be sent when the connection is back"}</p>`}
+      ? html`<p class="error" role="alert">${t("not_sent_why", { why: error })} ${" "}
+          <button type="button" onClick=${again}>${t("send_again")}</button> ${" "}
+          <button type="button" onClick=${edit}>${t("edit")}</button> ${" "}
+          <button type="button" onClick=${() => state.unsend(conversation, entry)}>${t("discard")}</button></p>`
+      : html`<p class="queue">${state.connection.state === "open" ? t("is_being_sent") : t("will_be_sent_when_the_connection_is")}</p>`}
   </div></article>`;
 }
 
@@ -249,21 +250,21 @@ function Events({ run, onClose }) {
     // The events come anyway.
     state.lookedAt(run).then(setLooked, () => {});
   }, []);
-  return html`<${Dialog} title="What the agent did, event by event" class="wide" onClose=${onClose}>
+  return html`<${Dialog} title=${t("what_the_agent_did_event_by_event")} class="wide" onClose=${onClose}>
     <p><a href=${address.look(id, "c", "agent", ...(looked ? [looked.id] : []))}>${
-      looked ? "This run in Queues" : "The agent in Queues"}</a>
-      <span class="hint"> shows where the time went.</span></p>
+      looked ? t("this_run_in_queues") : t("the_agent_in_queues")}</a>
+      <span class="hint"> ${t("shows_where_the_time_went")}</span></p>
     ${error && html`<p class="error" role="alert">${error}</p>`}
-    <p class="hint">${page?.hasMore && `The last ${page.events.length}. `}<a href=${inQueues(run)}>All of them in Queues</a></p>
-    ${page && page.events.length === 0 && html`<p class="hint">There are none yet.</p>`}
+    <p class="hint">${page?.hasMore && `${t("the_last_n", { n: page.events.length })} `}<a href=${inQueues(run)}>${t("all_of_them_in_queues")}</a></p>
+    ${page && page.events.length === 0 && html`<p class="hint">${t("there_are_none_yet")}</p>`}
     <ol class="events">${page?.events.map((event) => html`<li key=${event.seq}><details>
       <summary><span class="figure">${event.seq}</span><${Stamp} time=${event.time} /><span>${event.event}</span>
         <span class="gist">${gistOf(event)}</span></summary>
       <pre class="plain" tabIndex="0">${visible(JSON.stringify(event.payload, null, 2))}</pre>
     </details></li>`)}</ol>
     ${page?.events.some(({ seq }, n, all) => n > 0 && seq !== all[n - 1].seq + 1) &&
-      html`<p class="hint">The numbers between are messages and pieces of the answer.</p>`}
-    <p class="buttons"><button type="button" onClick=${onClose}>Close</button></p>
+      html`<p class="hint">${t("the_numbers_between_are_messages_and")}</p>`}
+    <p class="buttons"><button type="button" onClick=${onClose}>${t("close")}</button></p>
   <//>`;
 }
 

@@ -1,6 +1,7 @@
 // The parts that Chat and Queues share: links between them, the choice of colours, and "Log out".
 
 import { html, useState } from "./vendor/preact.js";
+import { t } from "./language.js";
 import { logout } from "./login.js";
 import { Do } from "./parts.js";
 import { state } from "./state.js";
@@ -8,16 +9,32 @@ import * as address from "./address.js";
 
 export function Halves() {
   const isLook = state.route.view === "look";
-  return html`<nav class="halves" aria-label="Parts of this page">
-    <a href=${state.talkAddress()} aria-current=${isLook ? null : "true"} title="g c">Chat</a>
-    <a href=${address.look()} aria-current=${isLook ? "true" : null} title="g q">Queues</a>
+  return html`<nav class="halves" aria-label=${t("parts_of_this_page")}>
+    <a href=${state.talkAddress()} aria-current=${isLook ? null : "true"} title="g c">${t("chat")}</a>
+    <a href=${address.look()} aria-current=${isLook ? "true" : null} title="g q">${t("queues")}</a>
   </nav>`;
 }
 
 /** Without a token, there is no login to end. */
 export function LogOut() {
   if (!("login" in document.documentElement.dataset)) return null;
-  return html`<${Do} class="quiet" action=${logout}>Log out<//>`;
+  return html`<${Do} class="quiet" action=${logout}>${t("log_out")}<//>`;
+}
+
+/** The languages that there are words for, each by its own name. */
+const LANGUAGES = [["en", "English"], ["de", "Deutsch"]];
+
+/** The page begins again in the chosen language: what is typed and open is kept. */
+export function Language() {
+  const choose = ({ target }) => {
+    globalThis.language.set(target.value);
+    location.reload();
+  };
+  return html`<label class="theme"><span class="theme-name">${t("language")}</span> ${" "}
+    <select value=${globalThis.language.get()} onChange=${choose}>
+      <option value="auto">${t("as_the_system")}</option>
+      ${LANGUAGES.map(([value, name]) => html`<option value=${value} lang=${value}>${name}</option>`)}
+    </select></label>`;
 }
 
 export function Theme() {
@@ -26,7 +43,7 @@ export function Theme() {
     globalThis.theme.set(event.target.value);
     setName(event.target.value);
   };
-  return html`<label class="theme"><span class="theme-name">Colours</span> ${" "}<select value=${name} onChange=${choose}>
-    <option value="auto">as the system</option><option value="light">light</option><option value="dark">dark</option>
+  return html`<label class="theme"><span class="theme-name">${t("colours")}</span> ${" "}<select value=${name} onChange=${choose}>
+    <option value="auto">${t("as_the_system")}</option><option value="light">${t("light")}</option><option value="dark">${t("dark")}</option>
   </select></label>`;
 }

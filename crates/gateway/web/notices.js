@@ -2,6 +2,7 @@
 // session asks or ends while nobody looks.
 
 import { html, useState } from "./vendor/preact.js";
+import { t } from "./language.js";
 import { beginning, unmarked, visible } from "./text.js";
 import * as address from "./address.js";
 
@@ -25,9 +26,9 @@ export function notice(list) {
     for (const session of list) {
       const was = before.get(session.id), is = now.get(session.id);
       if (was === is) continue;
-      if (is === "asks") tell(session, "The agent asks for permission");
-      else if (is === "failed") tell(session, "The agent has failed");
-      else if (is === "" && was) tell(session, unmarked(session.lastMessage ?? "") || "Done");
+      if (is === "asks") tell(session, t("the_agent_asks_for_permission"));
+      else if (is === "failed") tell(session, t("the_agent_has_failed"));
+      else if (is === "" && was) tell(session, unmarked(session.lastMessage ?? "") || t("done_2"));
     }
   }
   before = now;
@@ -55,6 +56,6 @@ export function counted(title, list) {
 export function Notify() {
   const [how, setHow] = useState(Notification?.permission);
   if (how !== "default" || !isSecureContext) return null;
-  return html`<button type="button" class="quiet" title="Tells you when an agent asks or is done"
-    onClick=${async () => setHow(await Notification.requestPermission())}>Notify me</button>`;
+  return html`<button type="button" class="quiet" title=${t("tells_you_when_an_agent_asks_or_is_done")}
+    onClick=${async () => setHow(await Notification.requestPermission())}>${t("notify_me")}</button>`;
 }

@@ -1,6 +1,7 @@
 // A quiet line while there is no connection.
 
 import { html } from "./vendor/preact.js";
+import { t } from "./language.js";
 import { useClock } from "./time.js";
 
 /** `connection`: with its `state`, `failures`, `nextTry`, `why` and `retry()`. */
@@ -11,8 +12,8 @@ export function Offline({ connection }) {
   if (!isTold) return null;
   const left = Math.max(0, Math.ceil((connection.nextTry - Date.now()) / 1000));
   return html`<p class="offline" role="status">
-    ${connection.why ? `${connection.why} · ` : "No connection · "}
-    <span aria-hidden="true">${connection.state === "connecting" ? "trying …" : `next try in ${left} s `}</span>
-    ${connection.state === "waiting" && html`<button type="button" class="quiet" onClick=${() => connection.retry()}>Try now</button>`}
+    ${connection.why ? `${connection.why} · ` : `${t("no_connection")} · `}
+    <span aria-hidden="true">${connection.state === "connecting" ? t("trying") : `${t("next_try_in_n_s", { n: left })} `}</span>
+    ${connection.state === "waiting" && html`<button type="button" class="quiet" onClick=${() => connection.retry()}>${t("try_now")}</button>`}
   </p>`;
 }

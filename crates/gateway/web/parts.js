@@ -1,6 +1,7 @@
 // Small components that others use.
 
 import { Component, html, useEffect, useState } from "./vendor/preact.js";
+import { t } from "./language.js";
 import { Dialog } from "./dialog.js";
 import { bytesText, contentOf, showable, visible } from "./text.js";
 import { Markdown } from "./markdown.js";
@@ -48,7 +49,7 @@ const MUCH = 20_000;
 function useCut(text) {
   const [all, setAll] = useState(false);
   if (all || text.length <= MUCH) return [text, null];
-  const more = html`<button type="button" onClick=${() => setAll(true)}>Show all (${bytesText(text.length)})</button>`;
+  const more = html`<button type="button" onClick=${() => setAll(true)}>${t("show_all_size", { size: bytesText(text.length) })}</button>`;
   return [text.slice(0, MUCH), more];
 }
 
@@ -65,8 +66,8 @@ function Words({ text }) {
 }
 
 export function Large({ large, what }) {
-  return html`<p class="large">${what} has ${bytesText(large.bytes)}. ${" "}
-    <a href=${large.url} target="_blank" rel="noopener noreferrer">Open it</a></p>`;
+  return html`<p class="large">${t("what_has_size", { what, size: bytesText(large.bytes) })} ${" "}
+    <a href=${large.url} target="_blank" rel="noopener noreferrer">${t("open_it_2")}</a></p>`;
 }
 
 /** Text and files of a message. */
@@ -83,7 +84,7 @@ function File({ file }) {
   let url = null;
   try { url = new URL(file.url, document.baseURI); } catch { /* Then it is a name only. */ }
   const leads = url && ["http:", "https:"].includes(url.protocol);
-  if (!leads) return html`<span>${file.name} (${file.type || "a file"})</span>`;
+  if (!leads) return html`<span>${file.name} (${file.type || t("a_file")})</span>`;
   return html`<a href=${url.href} target="_blank" rel="noopener noreferrer">${file.name}</a>${
     url.origin !== location.origin && html`<span class="leads-to"> (${url.host})</span>`}`;
 }
@@ -92,12 +93,12 @@ function File({ file }) {
 function Picture({ file }) {
   const [isLarge, setLarge] = useState(false);
   const name = visible(file.name), image = html`<img src=${file.url} alt=${name} loading="lazy" />`;
-  return html`<button type="button" class="picture" aria-label=${`${name}: show it large`}
+  return html`<button type="button" class="picture" aria-label=${t("name_show_it_large", { name })}
       onClick=${() => setLarge(true)}>${image}</button>
     ${isLarge && html`<${Dialog} title=${name} class="large-picture" onClose=${() => setLarge(false)}>${image}
       <p class="buttons">${!file.url.startsWith("data:") && html`<a class="button" href=${file.url} target="_blank"
-        rel="noopener noreferrer">Open by itself</a>`}
-        <button type="button" onClick=${() => setLarge(false)}>Close</button></p><//>`}`;
+        rel="noopener noreferrer">${t("open_by_itself")}</a>`}
+        <button type="button" onClick=${() => setLarge(false)}>${t("close")}</button></p><//>`}`;
 }
 
 /** Copies text to the clipboard, also outside of a secure context. */
@@ -109,16 +110,16 @@ export async function copy(text) {
   area.select();
   const done = document.execCommand("copy");
   area.remove();
-  if (!done) throw new Error("The browser does not allow copying here.");
+  if (!done) throw new Error(t("the_browser_does_not_allow_copying_here"));
 }
 
 /** `text`: or a function that returns it. */
-export function Copy({ text, label = "Copy" }) {
+export function Copy({ text, label = t("copy") }) {
   const [done, setDone] = useState(false);
   const action = async () => {
     await copy(typeof text === "function" ? text() : text);
     setDone(true);
     setTimeout(() => setDone(false), 2000);
   };
-  return html`<${Do} action=${action}>${done ? "Copied" : label}<//>`;
+  return html`<${Do} action=${action}>${done ? t("copied") : label}<//>`;
 }

@@ -1,6 +1,7 @@
 // A permission request of the agent. All of it is shown before the buttons, and nothing in it is hidden.
 
 import { html, useMemo, useState } from "./vendor/preact.js";
+import { list, t } from "./language.js";
 import { inArguments, inDetails } from "./changes.js";
 import { Changes } from "./diff.js";
 import { stoppedText, visible } from "./text.js";
@@ -30,7 +31,7 @@ export function Permission({ step }) {
     .map((choice) => `“${visible(choice.name)}”`);
   const kind = `permission${isOpen ? " open" : ""}${changes.length ? " changes" : ""}`;
   return html`<section class=${kind} aria-labelledby=${id} tabIndex="-1">
-    <div class="label" id=${id} role="heading" aria-level="2">${isOpen ? "asks for permission" : "asked for permission"}</div>
+    <div class="label" id=${id} role="heading" aria-level="2">${isOpen ? t("asks_for_permission") : t("asked_for_permission")}</div>
     <div class="request">${visible(asked.title)}</div>
     ${given !== null && !says(given, asked.title) && html`<${Given} value=${given} whole=${true} />`}
     ${details && details !== asked.title && html`<pre class="plain whole">${visible(details)}</pre>`}
@@ -44,9 +45,11 @@ export function Permission({ step }) {
       onClick=${() => choose(choice)}>${visible(choice.name)}</button>`,
       )}</div>`
     }
-    ${isOpen && lasting.length > 0 && html`<p class="hint">${lasting.join(" and ")}: the agent keeps
-      the answer and does not ask for the like again; for how long is up to it.</p>`}
-    ${answer && html`<p class="answered">Answered: <strong>${visible(chosen?.name ?? answer)}</strong></p>`}
+    ${isOpen && lasting.length > 0 && html`<p class="hint">${
+      t("answers_the_agent_keeps_the_answer_and",
+        { answers: list(lasting) })}</p>`}
+    ${answer && html`<p class="answered">${t("answered_answer",
+      { answer: html`<strong>${visible(chosen?.name ?? answer)}</strong>` })}</p>`}
     ${!answer && over && html`<p class="answered">${unanswered(step.ending)}</p>`}
     ${error && html`<p class="error" role="alert">${error}</p>`}
   </section>`;
@@ -88,6 +91,6 @@ export function says(given, title) {
 }
 
 function unanswered(ending) {
-  if (ending?.kind === "cancelled") return `Not answered. ${stoppedText(ending.why, state.conversation?.clientId)}`;
-  return ending?.kind === "failed" ? "Not answered: the attempt failed." : "Nobody answered in time.";
+  if (ending?.kind === "cancelled") return t("not_answered_why", { why: stoppedText(ending.why, state.conversation?.clientId) });
+  return ending?.kind === "failed" ? t("not_answered_the_attempt_failed") : t("nobody_answered_in_time");
 }

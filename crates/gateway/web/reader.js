@@ -1,5 +1,6 @@
 // Reads what has happened in the open conversation: older messages, and what the agent did for each.
 
+import { t } from "./language.js";
 import { Lost } from "./connection.js";
 import { Changes } from "./frame.js";
 import { api, get } from "./look/api.js";
@@ -15,7 +16,7 @@ export class Reader extends Changes {
     try {
       return await this.connection.request(method, params);
     } catch (error) {
-      throw new Error(error instanceof Lost ? "There is no connection. Try again in a moment." : sentence(error));
+      throw new Error(error instanceof Lost ? t("there_is_no_connection_try_again_in_a") : sentence(error));
     }
   }
 

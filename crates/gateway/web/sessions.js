@@ -1,7 +1,8 @@
 // The list of sessions: the title of each, its last activity, and what it needs.
 
 import { html, useRef, useState } from "./vendor/preact.js";
-import { Halves, LogOut, Theme } from "./nav.js";
+import { t } from "./language.js";
+import { Halves, Language, LogOut, Theme } from "./nav.js";
 import { Notify } from "./notices.js";
 import { Do } from "./parts.js";
 import { Ago, useClock, duration } from "./time.js";
@@ -9,7 +10,7 @@ import { readOnly, state } from "./state.js";
 import { unmarked, visible } from "./text.js";
 import * as address from "./address.js";
 
-const DAYS = [["", "any time"], ["today", "today"], ["yesterday", "yesterday"], ["this_week", "this week"], ["last_week", "last week"]];
+const DAYS = [["", t("any_time")], ["today", t("today")], ["yesterday", t("yesterday")], ["this_week", t("this_week")], ["last_week", t("last_week")]];
 
 /** How many characters are shown before a hit. */
 const BEFORE = 16;
@@ -21,28 +22,29 @@ export function Sessions({ onHelp }) {
   const { sessions, search, route } = state;
   const shown = search?.found ? search.found.map((session) => ({ session }))
     : state.variants.together(sessions.list, state.conversation?.id);
-  return html`<nav class="sessions" aria-label="Sessions">
-    ${route.view === "list" && html`<h1 class="unseen">Sessions</h1>`}
+  return html`<nav class="sessions" aria-label=${t("sessions")}>
+    ${route.view === "list" && html`<h1 class="unseen">${t("sessions")}</h1>`}
     <div class="top">
       <${Halves} />
       ${!readOnly && html`<a class="button new" href=${address.newAddress()}
-        aria-current=${route.view === "new" ? "page" : null}>New</a>`}
+        aria-current=${route.view === "new" ? "page" : null}>${t("new")}</a>`}
       <${Search} />
     </div>
-    ${sessions.error && html`<p class="error" role="alert">The list cannot be read. ${sessions.error}</p>`}
+    ${sessions.error && html`<p class="error" role="alert">${t("the_list_cannot_be_read_why", { why: sessions.error })}</p>`}
     ${search?.error && html`<p class="error" role="alert">${search.error}</p>`}
-    ${search?.truncated && html`<p class="hint">Not everything could be searched in two seconds.</p>`}
-    ${search?.found && shown.length === 0 && html`<p class="hint">Nothing found in titles, messages and tools.</p>`}
-    ${sessions.loaded && !search && shown.length === 0 && html`<p class="hint">There are no sessions yet.</p>`}
+    ${search?.truncated && html`<p class="hint">${t("not_everything_could_be_searched_in_two")}</p>`}
+    ${search?.found && shown.length === 0 && html`<p class="hint">${t("nothing_found_in_titles_messages_and")}</p>`}
+    ${sessions.loaded && !search && shown.length === 0 && html`<p class="hint">${t("there_are_no_sessions_yet")}</p>`}
     <ul>
       ${shown.map(({ session, count }) => html`<li key=${session.id}><${Row} session=${session} count=${count} /></li>`)}
     </ul>
     ${!search && sessions.total > sessions.list.length && html`<p class="hint">
-      <${Do} action=${() => state.more()}>Show more<//> ${" "}${sessions.list.length} of ${sessions.total}</p>`}
+      <${Do} action=${() => state.more()}>${t("show_more")}<//> ${" "}${t("n_of_all", { n: sessions.list.length, all: sessions.total })}</p>`}
     <div class="bottom">
       <${Theme} />
+      <${Language} />
       <${Notify} />
-      <button type="button" class="quiet" onClick=${onHelp}>Keys</button>
+      <button type="button" class="quiet" onClick=${onHelp}>${t("keys")}</button>
       <${LogOut} />
     </div>
   </nav>`;
@@ -63,9 +65,9 @@ function Search() {
     if (event.key === "Enter") document.querySelector(".sessions a.session")?.focus();
   };
   return html`<div class="search" role="search">
-    <input id="search" type="search" placeholder="Search" aria-label="Search sessions" value=${query}
+    <input id="search" type="search" placeholder=${t("search")} aria-label=${t("search_sessions")} value=${query}
       onInput=${(event) => find(event.target.value, day, PAUSE)} onKeyDown=${leave} />
-    <select aria-label="When" value=${day} onChange=${(event) => find(query, event.target.value, 0)}>
+    <select aria-label=${t("when")} value=${day} onChange=${(event) => find(query, event.target.value, 0)}>
       ${DAYS.map(([value, name]) => html`<option value=${value}>${name}</option>`)}
     </select>
   </div>`;
@@ -77,14 +79,14 @@ function Row({ session, count }) {
   const unread = state.isUnread(session);
   return html`<a class=${`session ${what ?? ""} ${unread ? "unread" : ""}`} href=${address.sessionAddress(id, matchSeq, state.search?.query?.trim())}
       aria-current=${isCurrent ? "page" : null}>
-    <span class="title">${visible(title) || "Untitled"}</span>
+    <span class="title">${visible(title) || t("untitled")}</span>
     <span class="about">
-      ${what === "asks" && html`<strong class="needs asks">asks you</strong>`}
-      ${what === "running" && html`<span class="needs">running<${Since} since=${since} /></span>`}
-      ${what === "waiting" && html`<span class="needs">waiting<${Since} since=${since} /></span>`}
-      ${what === "failed" && html`<span class="needs">failed</span>`}
-      ${unread && html`<strong class="needs">unread</strong>`}
-      ${count > 1 && html`<span class="part">${count} variants</span>`}
+      ${what === "asks" && html`<strong class="needs asks">${t("asks_you")}</strong>`}
+      ${what === "running" && html`<span class="needs">${t("running")}<${Since} since=${since} /></span>`}
+      ${what === "waiting" && html`<span class="needs">${t("waiting")}<${Since} since=${since} /></span>`}
+      ${what === "failed" && html`<span class="needs">${t("failed_2")}</span>`}
+      ${unread && html`<strong class="needs">${t("unread")}</strong>`}
+      ${count > 1 && html`<span class="part">${t("n_variants", { n: count })}</span>`}
       ${!since && html`<span class="part"><${Ago} time=${lastActivity} /></span>`}
     </span>
     ${match && html`<span class="excerpt found"><${Match} text=${match} /></span>`}

@@ -1,5 +1,6 @@
 // The state of the page and its actions: the list of sessions, the open conversation, the connection.
 
+import { t } from "./language.js";
 import { Connection, Refused } from "./connection.js";
 import { Conversation } from "./conversation.js";
 import { clientId, drafts, forgetSession, lastSession, outbox, randomId, seen } from "./kept.js";
@@ -225,7 +226,7 @@ class State extends Reader {
     try {
       const { sessions, truncated } = await this.connection.request("sessions.search", params);
       Object.assign(search, { found: sessions, truncated });
-      if (search === this.search) announce(`${sessions.length} found`);
+      if (search === this.search) announce(t("n_found", { n: sessions.length }));
     } catch (error) {
       search.error = sentence(error);
     }
@@ -236,7 +237,7 @@ class State extends Reader {
 
   /** Sends a message. It is kept in the browser until the gateway has it. */
   async send(content, priority, agent) {
-    if (JSON.stringify(content).length > LONGEST) throw new Error("The message is too long. Attach it as a file.");
+    if (JSON.stringify(content).length > LONGEST) throw new Error(t("the_message_is_too_long_attach_it_as_a"));
     if (["new", "list"].includes(this.route.view)) {
       const { sessionId } = await this.ask("sessions.new", agent ? { agent } : {});
       outbox.add(sessionId, this.entry(content, priority));

@@ -1,6 +1,7 @@
 // Chat: the list of sessions, and the open conversation.
 
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
+import { t } from "./language.js";
 import { Moves } from "./agents.js";
 import { Composer } from "./composer.js";
 import { Dialog } from "./dialog.js";
@@ -12,8 +13,10 @@ import { Sessions } from "./sessions.js";
 import { Strip } from "./strip.js";
 import { visible } from "./text.js";
 import { readOnly, state } from "./state.js";
-import { Beside } from "./look/trace.js";
+import { later } from "./later.js";
 import * as address from "./address.js";
+
+const Beside = later(() => import("./look/trace.js").then((trace) => trace.Beside));
 
 export function Chat({ onHelp }) {
   const { route, conversation, sessions } = state;
@@ -24,8 +27,9 @@ export function Chat({ onHelp }) {
     <div class="open-session">
       ${conversation && html`<${Open} key=${conversation.id} conversation=${conversation} />`}
       ${route.view === "new" && html`<${New} />`}
-      ${route.view === "list" && (readOnly || opens ? html`<p class="empty hint">Choose a session${
-        !readOnly && html`, or <a href=${address.newAddress()}>begin a new one</a>`}.</p>` : html`<${Welcome} />`)}
+      ${route.view === "list" && (readOnly || opens ? html`<p class="empty hint">${
+        readOnly ? t("choose_a_session") : t("choose_a_session_or_begin",
+          { begin: html`<a href=${address.newAddress()}>${t("begin_a_new_one")}</a>` })}</p>` : html`<${Welcome} />`)}
     </div>
     ${conversation && route.trace && html`<${Beside} conversation=${conversation} seq=${route.trace} />`}
   </main>`;
@@ -46,12 +50,12 @@ function Begin({ head }) {
 
 const Welcome = () => html`<${Begin} head=${html`<header class="narrow"><${Halves} /></header>`} />`;
 
-const New = () => html`<${Begin} head=${html`<header><${Back} /><h1>New session</h1></header>`} />`;
+const New = () => html`<${Begin} head=${html`<header><${Back} /><h1>${t("new_session_2")}</h1></header>`} />`;
 
 function Open({ conversation }) {
   const [dropped, drop] = useDrop();
   if (conversation.gone) {
-    return html`<section class="conversation"><header><${Back} /><h1>${visible(state.titleOf(conversation)) || "Session"}</h1></header>
+    return html`<section class="conversation"><header><${Back} /><h1>${visible(state.titleOf(conversation)) || t("session")}</h1></header>
       <p class="empty error" role="alert">${conversation.gone}</p></section>`;
   }
   const asked = conversation.openPermissions().length;
@@ -71,7 +75,7 @@ function Open({ conversation }) {
 
 function Write(given) {
   if (!readOnly) return html`<${Composer} ...${given} />`;
-  return html`<p class="composer hint">Only looking: the gateway was started with --read-only.</p>`;
+  return html`<p class="composer hint">${t("only_looking_the_gateway_was_started")}</p>`;
 }
 
 /** A link to the open request, unless it is in view. */
@@ -87,7 +91,7 @@ function Question({ asked }) {
   });
   if (!asked || (isSeen && asked === 1)) return null;
   return html`<p class="question"><button type="button" class="quiet" onClick=${toPermission}>
-    The agent asks for permission${asked > 1 ? ` (${asked})` : ""} · show</button></p>`;
+    ${asked > 1 ? t("the_agent_asks_for_permission_n_show", { n: asked }) : t("the_agent_asks_for_permission_show")}</button></p>`;
 }
 
 function toPermission() {
@@ -97,7 +101,7 @@ function toPermission() {
 }
 
 function Back() {
-  return html`<a class="back" href=${address.listAddress()} aria-label="All sessions">‹</a>`;
+  return html`<a class="back" href=${address.listAddress()} aria-label=${t("all_sessions")}>‹</a>`;
 }
 
 function Header({ conversation, title, clients }) {
@@ -105,13 +109,13 @@ function Header({ conversation, title, clients }) {
   const done = () => setDoing(null);
   return html`<header>
     <${Back} />
-    <h1>${visible(title) || "Untitled"}</h1>
-    <span class="here" title="Clients in this session, this one included">${clients > 1 ? `${clients} here` : ""}</span>
+    <h1>${visible(title) || t("untitled")}</h1>
+    <span class="here" title=${t("clients_in_this_session_this_one")}>${clients > 1 ? t("n_here", { n: clients }) : ""}</span>
     <${Moves} conversation=${conversation} />
-    <a class="look-link" href=${address.look(conversation.id)} title="Its events, its agent's runs and what waits">Queue</a>
-    <button type="button" class="quiet" onClick=${() => setDoing("export")}>Export</button>
-    ${!readOnly && html`<button type="button" class="quiet" onClick=${() => setDoing("rename")}>Rename</button>
-      <button type="button" class="quiet" onClick=${() => setDoing("delete")}>Delete</button>`}
+    <a class="look-link" href=${address.look(conversation.id)} title=${t("its_events_its_agents_runs_and_what")}>${t("queue")}</a>
+    <button type="button" class="quiet" onClick=${() => setDoing("export")}>${t("export")}</button>
+    ${!readOnly && html`<button type="button" class="quiet" onClick=${() => setDoing("rename")}>${t("rename")}</button>
+      <button type="button" class="quiet" onClick=${() => setDoing("delete")}>${t("delete")}</button>`}
     ${doing === "export" && html`<${Export} onClose=${done} />`}
     ${doing === "rename" && html`<${Rename} title=${title} onClose=${done} />`}
     ${doing === "delete" && html`<${Delete} title=${title} onClose=${done} />`}
@@ -123,10 +127,10 @@ function Export({ onClose }) {
     await state.export(kind);
     onClose();
   };
-  return html`<${Dialog} title="Export the conversation" onClose=${onClose}>
-    <p>Markdown has the messages and answers; JSON has also what the agent did between them.</p>
+  return html`<${Dialog} title=${t("export_the_conversation")} onClose=${onClose}>
+    <p>${t("markdown_has_the_messages_and_answers")}</p>
     <p class="buttons"><${Do} action=${save("md")}>Markdown<//><${Do} action=${save("json")}>JSON<//>
-      <span class="space"></span><button type="button" onClick=${onClose}>Cancel</button></p>
+      <span class="space"></span><button type="button" onClick=${onClose}>${t("cancel")}</button></p>
   <//>`;
 }
 
@@ -144,23 +148,23 @@ function Rename({ title, onClose }) {
       setError(error.message);
     }
   };
-  return html`<${Dialog} title="Rename the session" onClose=${onClose}>
+  return html`<${Dialog} title=${t("rename_the_session")} onClose=${onClose}>
     <form onSubmit=${submit}>
-      <input ref=${input} aria-label="Title" value=${name} onInput=${(event) => setName(event.target.value)} />
+      <input ref=${input} aria-label=${t("title")} value=${name} onInput=${(event) => setName(event.target.value)} />
       ${error && html`<p class="error" role="alert">${error}</p>`}
-      <p class="buttons"><button type="button" onClick=${onClose}>Keep it</button>
-        <button class="primary" disabled=${!name.trim()}>Rename</button></p>
+      <p class="buttons"><button type="button" onClick=${onClose}>${t("keep_it")}</button>
+        <button class="primary" disabled=${!name.trim()}>${t("rename")}</button></p>
     </form>
   <//>`;
 }
 
 function Delete({ title, onClose }) {
   const others = state.variants.of(state.conversation.id).length - 1;
-  return html`<${Dialog} title=${others > 0 ? "Delete this variant?" : "Delete the session?"} onClose=${onClose}>
-    <p>“${visible(title) || "Untitled"}”: its messages and files are deleted for everybody, and its agent is stopped.${
-      others > 0 && ` The other ${others === 1 ? "variant stays" : `${others} variants stay`}.`}</p>
-    <p class="buttons"><button type="button" onClick=${onClose}>Keep it</button>
-      <${Do} class="danger" action=${() => state.delete()}>Delete<//></p>
+  return html`<${Dialog} title=${others > 0 ? t("delete_this_variant") : t("delete_the_session")} onClose=${onClose}>
+    <p>${t("title_its_messages_and_files_are",
+      { title: visible(title) || t("untitled") })}${others > 0 && ` ${t("the_other_n_variants_stay", { n: others })}`}</p>
+    <p class="buttons"><button type="button" onClick=${onClose}>${t("keep_it")}</button>
+      <${Do} class="danger" action=${() => state.delete()}>${t("delete")}<//></p>
   <//>`;
 }
 

@@ -1,5 +1,7 @@
 // Prepares foreign texts for display.
 
+import { ONE, t } from "./language.js";
+
 // Characters that are invisible or reorder the rest: controls, bidi marks, zero-width characters.
 // (A zero-width joiner is not among them: emoji use it.)
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200c\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
@@ -31,7 +33,7 @@ export function unmarked(text) {
 export function stoppedBy(why = "") {
   const client = /^cancelled by external:gateway:([^:]*):\S*: requested by a client$/.exec(why)?.[1];
   if (client === undefined) return why;
-  return client === "page" ? "Stopped by someone on this page." : `Stopped by a client (${client}).`;
+  return client === "page" ? t("stopped_by_someone_on_this_page") : t("stopped_by_a_client_client", { client });
 }
 
 /** An error as a sentence. */
@@ -43,18 +45,20 @@ export function sentence(error) {
 /** The sender of something, as shown to `client`. */
 export function whoText(source, client) {
   const [, kind, id] = /^external:gateway:([^:]*):dm:[^:]*:([^:]*)$/.exec(source ?? "") ?? [];
-  if (kind && id === client) return "you";
-  if (kind) return kind === "page" ? "another browser" : `another client (${visible(kind)})`;
-  return source ? visible(source) : "another client";
+  if (kind && id === client) return t("you");
+  if (kind) return kind === "page" ? t("another_browser") : t("another_client_kind", { kind: visible(kind) });
+  return source ? visible(source) : t("another_client");
 }
 
-/** Why a run ended without an answer, in the words of the agent's side, as shown to `client`. */
-export function stoppedText(why, client) {
+/** Why a run ended without an answer, in the words of the agent's side, as shown to `client`. `isTaken`: it had not
+ * begun. */
+export function stoppedText(why, client, isTaken = false) {
   const [, asked, by, reason] = /^(?:(cancelled by)|interrupted by event \d+ from) (\S+?)(?:: ([^]*))?$/.exec(why) ?? [];
-  if (!by) return sentence({ message: visible(why || "cancelled") });
+  if (!by) return sentence({ message: visible(why || t("cancelled_2")) });
   const who = whoText(by, client);
-  if (!asked) return who === "you" ? "Interrupted by your next message" : `Interrupted by a message from ${who}`;
-  return `Stopped by ${who}${reason && reason !== "requested by a client" ? `: ${visible(reason)}` : ""}`;
+  if (!asked) return who === t("you") ? t("interrupted_by_your_next_message") : t("interrupted_by_a_message_from_who", { who });
+  const words = isTaken ? t("taken_back_by_who", { who }) : t("stopped_by_who", { who });
+  return `${words}${reason && reason !== "requested by a client" ? `: ${visible(reason)}` : ""}`;
 }
 
 /** Any JSON value as text: strings verbatim, the rest indented. */
@@ -64,9 +68,9 @@ export function jsonText(value) {
 }
 
 export function bytesText(bytes) {
-  if (bytes < 1024) return `${bytes} bytes`;
+  if (bytes < 1024) return t("n_bytes", { n: bytes });
   if (bytes < 1024 * 1024) return `${Math.round(bytes / 1024)} KiB`;
-  return `${(bytes / 1024 / 1024).toFixed(1)} MiB`;
+  return `${ONE.format(bytes / 1024 / 1024)} MiB`;
 }
 
 /** Text and attachments of a message's content: a text, or an array of parts. */

@@ -1,19 +1,20 @@
 // Times and durations for display.
 
 import { html, useEffect, useState } from "./vendor/preact.js";
+import { ONE, locale, t } from "./language.js";
 
-const FULL = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "medium" });
-const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
-const SECOND = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-const MILLISECOND = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3 });
-const DAY = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
-const DAY_OF_YEAR = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", year: "numeric" });
+const FULL = new Intl.DateTimeFormat(locale, { dateStyle: "full", timeStyle: "medium" });
+const CLOCK = new Intl.DateTimeFormat(locale, { hour: "2-digit", minute: "2-digit" });
+const SECOND = new Intl.DateTimeFormat(locale, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const MILLISECOND = new Intl.DateTimeFormat(locale, { hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3 });
+const DAY = new Intl.DateTimeFormat(locale, { day: "numeric", month: "short" });
+const DAY_OF_YEAR = new Intl.DateTimeFormat(locale, { day: "numeric", month: "short", year: "numeric" });
 
 /** Milliseconds as "30 ms", "4.1 s", "41 s", "3 min", "2 h". */
 export function duration(ms) {
   if (!(ms >= 0)) return "";
   if (ms < 999.5) return `${Math.round(ms)} ms`;
-  if (ms < 9950) return `${(ms / 1000).toFixed(1)} s`;
+  if (ms < 9950) return `${ONE.format(ms / 1000)} s`;
   if (ms < 120_000) return `${Math.round(ms / 1000)} s`;
   if (ms < 7_200_000) return `${Math.round(ms / 60_000)} min`;
   return `${Math.round(ms / 3_600_000)} h`;
@@ -21,13 +22,13 @@ export function duration(ms) {
 
 export function ago(time, now = Date.now()) {
   const seconds = (now - time) / 1000;
-  if (seconds < 60) return "just now";
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
+  if (seconds < 60) return t("just_now");
+  if (seconds < 3600) return t("n_min_ago", { n: Math.floor(seconds / 60) });
   const then = new Date(time), today = new Date(now);
   if (then.toDateString() === today.toDateString()) return CLOCK.format(then);
   const yesterday = new Date(now);
   yesterday.setDate(yesterday.getDate() - 1);
-  if (then.toDateString() === yesterday.toDateString()) return "yesterday";
+  if (then.toDateString() === yesterday.toDateString()) return t("yesterday");
   return (then.getFullYear() === today.getFullYear() ? DAY : DAY_OF_YEAR).format(then);
 }
 

@@ -2,6 +2,7 @@
 // work for it.
 
 import { html, useMemo } from "./vendor/preact.js";
+import { t } from "./language.js";
 import { inArguments, inContent, inDetails, isPatch } from "./changes.js";
 import { Code, languageOf } from "./code.js";
 import { Changes } from "./diff.js";
@@ -39,19 +40,23 @@ function courseOf({ asks, at, until, error, unreported }) {
   const waited = asks.reduce((sum, step) => sum + ((step.until ?? step.at) - step.at), 0);
   const wasRejected = asked?.asked.choices.some(({ id, kind }) => id === asked.answer && kind.startsWith("reject"));
   const how = asks.some((step) => !step.over)
-    ? "waits for you"
+    ? "asks"
     : until === undefined
       ? "running"
       : wasRejected && error !== undefined
         ? "rejected"
         : unreported
-          ? "no result"
+          ? "unreported"
           : error !== undefined
             ? "error"
             : "";
   const isTimed = ["", "running", "error"].includes(how);
   return { how, took: isTimed && html`<${Elapsed} from=${at + waited} to=${until} />` };
 }
+
+const HOW = {
+  asks: t("waits_for_you"), running: t("running"), rejected: t("rejected"), unreported: t("no_result"), error: t("error"),
+};
 
 export function Tool({ step, Steps, Ending }) {
   const { name, subs } = step;
@@ -60,8 +65,8 @@ export function Tool({ step, Steps, Ending }) {
   return html`<${Fold} class=${`tool ${how === "error" ? "wrong" : ""}`} open=${how === "error"} data-seq=${step.seq}
       isFound=${state.conversation?.found?.step === step} summary=${html`
       <span class="name">${visible(name)}</span> ${" "}<span class="gist">${brief}</span>
-      <span class=${how === "waits for you" ? "figure doing" : "figure"}>
-        ${how}${how && took ? " · " : ""}${took}</span>`}>
+      <span class=${how === "asks" ? "figure doing" : "figure"}>
+        ${HOW[how] ?? ""}${how && took ? " · " : ""}${took}</span>`}>
     ${() => html`<${Inside} step=${step} version=${step.version} />`}
   <//>
   ${subs.map((sub) => html`<${SubAgent} key=${sub.name} sub=${sub} events=${sub.events}
@@ -89,7 +94,7 @@ function Inside({ step }) {
     : null;
   const isTitled = step.title && step.title !== step.name && !says(given, step.title);
   const isWrong = error !== undefined && !unreported;
-  const label = corrected ? "given (corrected)" : "given";
+  const label = corrected ? t("given_corrected") : t("given");
   const hasResult = outcome !== undefined && !(changes.length && isEmpty(outcome));
   return html`
     ${isTitled && html`<p class="does">${visible(step.title)}</p>`}
@@ -98,10 +103,10 @@ function Inside({ step }) {
       html`
       ${rest !== null && html`<div class="label">${label}</div><${Given} value=${rest} />`}
       <${Changes} changes=${changes} />
-      ${isWrong && html`<div class="label">error</div><${Plain} text=${jsonText(error)} label="Error" />`}
-      ${hasResult && html`<div class="label">result</div><${Result} value=${outcome} />`}`
+      ${isWrong && html`<div class="label">${t("error")}</div><${Plain} text=${jsonText(error)} label=${t("error_2")} />`}
+      ${hasResult && html`<div class="label">${t("result")}</div><${Result} value=${outcome} />`}`
     }
-    ${unreported && html`<div class="label">result</div><p class="hint">${unreportedText(error)}</p>`}
+    ${unreported && html`<div class="label">${t("result")}</div><p class="hint">${unreportedText(error)}</p>`}
     <${Others} parts=${others} result=${outcome} />`;
 }
 
@@ -120,13 +125,13 @@ function Others({ parts, result }) {
   );
   const isShown = (part) => typeof part.text === "string" || part.type === "image";
   const raw = known.filter((part) => !isShown(part));
-  return html`<div class="label">shown</div><${Content} content=${known.filter(isShown)} plain=${true} />
-    ${raw.map((part) => html`<${Plain} text=${visible(jsonText(part))} label="Shown" />`)}`;
+  return html`<div class="label">${t("shown")}</div><${Content} content=${known.filter(isShown)} plain=${true} />
+    ${raw.map((part) => html`<${Plain} text=${visible(jsonText(part))} label=${t("shown_2")} />`)}`;
 }
 
 function Result({ value }) {
   if (isPatch(value)) return html`<${Changes} changes=${[{ patch: value }]} />`;
-  return html`<${Plain} text=${jsonText(value)} label="Result" />`;
+  return html`<${Plain} text=${jsonText(value)} label=${t("result_2")} />`;
 }
 
 /** Each kind of tool, in the form in which one knows it; null if it does not have that form. */
@@ -140,21 +145,21 @@ const VIEWS = {
     return html`${description && html`<p class="does">${visible(description)}</p>`}
       ${Object.keys(more).length > 0 && html`<${Given} value=${more} />`}
       <div class="terminal">
-        <pre class="plain" tabIndex="0" aria-label="Command"><span class="prompt">$ </span><b>${visible(command)}</b>${"\n"}</pre>
-        ${output.text && html`<${Plain} text=${output.text} label="Output" />`}
-        ${isOver && !output.text && html`<p class="hint">no output</p>`}
+        <pre class="plain" tabIndex="0" aria-label=${t("command")}><span class="prompt">$ </span><b>${visible(command)}</b>${"\n"}</pre>
+        ${output.text && html`<${Plain} text=${output.text} label=${t("output")} />`}
+        ${isOver && !output.text && html`<p class="hint">${t("no_output")}</p>`}
         ${output.exit !== null &&
-          html`<p class=${output.exit === 0 ? "exit" : "exit failure"}>exit ${output.exit}</p>`}</div>`;
+          html`<p class=${output.exit === 0 ? "exit" : "exit failure"}>${t("exit_code", { code: String(output.exit) })}</p>`}</div>`;
   },
   search: ({ given, outcome, error }) => {
     if (error !== undefined || outcome === undefined) return null;
     const found = linesFound(outcome);
     if (!found) return null;
     return html`<${Sought} given=${given} />
-      <p class="hint">${found.length === 0 ? "nothing found" : `${found.length} found`}</p>
-      <ul class="found-list" tabIndex="0" aria-label="Found">
+      <p class="hint">${found.length === 0 ? t("nothing_found") : t("n_found", { n: found.length })}</p>
+      <ul class="found-list" tabIndex="0" aria-label=${t("found")}>
         ${found.slice(0, 200).map((line) => html`<li>${foundLine(line)}</li>`)}</ul>
-      ${found.length > 200 && html`<${Plain} text=${found.slice(200).join("\n")} label="The rest" />`}`;
+      ${found.length > 200 && html`<${Plain} text=${found.slice(200).join("\n")} label=${t("the_rest")} />`}`;
   },
   read: ({ given, outcome, error, step }) => {
     const path = given?.file_path ?? given?.path ?? given?.filePath ?? step.locations?.[0]?.path;
@@ -209,8 +214,8 @@ function Sought({ given }) {
 }
 
 function unreportedText(why) {
-  if (why === NOT_WAITED_FOR) return "The agent's program answered without reporting what came of it.";
-  return `The agent's program reported none. ${stoppedText(why, state.conversation?.clientId)}`;
+  if (why === NOT_WAITED_FOR) return t("the_agents_program_answered_without");
+  return t("the_agents_program_reported_none_why", { why: stoppedText(why, state.conversation?.clientId) });
 }
 
 /** The arguments in a few words, without what the name says already. */
@@ -231,7 +236,7 @@ export function Given({ value, whole = false }) {
       ? html`<pre class="plain whole">${visible(jsonText(value))}</pre>`
       : html`<${Plain} text=${visible(jsonText(value))} label=${label} />`;
   const isFlat = value && typeof value === "object" && !Array.isArray(value) && Object.keys(value).length > 0;
-  if (!isFlat) return text(value, "Arguments");
+  if (!isFlat) return text(value, t("arguments"));
   const isShort = (inner) =>
     typeof inner === "object" ? inner === null : String(inner).length < 100 && !/\n/.test(inner);
   return html`<dl class="given">${Object.entries(value).map(
@@ -241,11 +246,13 @@ export function Given({ value, whole = false }) {
   )}</dl>`;
 }
 
+const DONE = { answer: t("done"), failed: t("failed_2"), cancelled: t("cancelled_2") };
+
 function SubAgent({ sub, Steps, Ending }) {
   const { run, name, events } = sub;
-  const how = run.ending ? { answer: "done", failed: "failed", cancelled: "cancelled" }[run.ending.kind] : "works";
-  const count = `${events} ${events === 1 ? "event" : "events"}`;
-  const summary = `sub-agent ${visible(name.replace(/-[0-9a-f]{16}$/, ""))} · ${how} · ${count}`;
+  const how = run.ending ? DONE[run.ending.kind] : t("works");
+  const count = t("n_events", { n: events });
+  const summary = `${t("sub_agent")} ${visible(name.replace(/-[0-9a-f]{16}$/, ""))} · ${how} · ${count}`;
   return html`<${Fold} class="sub-agent" summary=${summary}>
     ${() => html`<${Steps} run=${run} />${run.ending && html`<${Ending} run=${run} />`}`}
   <//>`;

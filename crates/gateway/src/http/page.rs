@@ -79,6 +79,8 @@ files! {
     "frame.js"
     "kept.js"
     "keys.js"
+    "language.js"
+    "later.js"
     "login.js"
     "manifest.webmanifest"
     "look/look.css"
@@ -122,11 +124,11 @@ files! {
     "run.js"
     "runs.js"
     "sessions.js"
+    "settings.js"
     "state.js"
     "strip.js"
     "talk.js"
     "text.js"
-    "theme.js"
     "time.js"
     "tool.js"
     "variants.js"
@@ -173,6 +175,8 @@ files! {
     "vendor/markdown-it-footnote.js"
     "vendor/markdown-it.js"
     "vendor/preact.js"
+    "words/de.js"
+    "words/en.js"
 }
 
 impl File {

@@ -245,7 +245,7 @@ async def what_was_done_is_there_after_a_reload():
                 await expect(tab.locator(".tool .gist")).to_have_text(["corrected"])
                 await tab.click(".tool summary")
                 await expect(tab.locator(".tool pre").last).to_have_text('{\n  "lines": 3\n}')
-                await tab.see("1st attempt failed", ".earlier")
+                await tab.see("Attempt 1 failed", ".earlier")
                 await expect(tab.locator(".answer strong")).to_have_text("end")
                 await tab.reload()
 
@@ -1615,7 +1615,9 @@ async def the_page_is_small_and_there_at_once():
             paint = await tab.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
             print(f"first paint after {paint:.0f} ms")
             assert paint < 5000
-        # What is needed later, such as the languages of code, is not loaded at first.
+        # What is needed later, such as Queues and the languages of code, is not loaded at first, and only one language is.
+        assert [url.rsplit("/", 1)[1] for url in asked if "/words/" in url] == ["en.js"], asked
+        assert {url.rsplit("/", 1)[1] for url in asked if "/look/" in url} <= {"look.css", "api.js", "stream.js"}, asked
         size = 0
         for url in asked:
             request = urllib.request.Request(url, headers={"Accept-Encoding": "gzip"})
@@ -1629,7 +1631,7 @@ async def the_page_is_small_and_there_at_once():
             except urllib.error.HTTPError as e:
                 assert e.code == 304
         print(f"script and style: {size / 1000:.0f} kB compressed in {len(asked)} files")
-        assert len(asked) > 40 and size <= 200_000
+        assert len(asked) > 40 and size <= 165_000
         with urllib.request.urlopen(gateway.url) as answer:
             policy = answer.headers["Content-Security-Policy"]
             assert "unsafe" not in policy and "default-src 'none'" in policy and "frame-ancestors 'none'" in policy, policy

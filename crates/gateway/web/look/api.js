@@ -1,5 +1,6 @@
 // Requests of Queues, and their answers.
 
+import { t } from "../language.js";
 import { sentence } from "../text.js";
 
 /** The gateway's error message, as a sentence, with the status of its answer. */
@@ -19,7 +20,7 @@ export function api(parts, query = {}) {
 
 export async function refusal(answer) {
   const words = await answer.json().then(({ error }) => error, () => null);
-  return new Refusal(answer.status, words || `the gateway answered ${answer.status}`);
+  return new Refusal(answer.status, words || t("the_gateway_answered_status_2", { status: String(answer.status) }));
 }
 
 async function ask(url, options) {
@@ -28,7 +29,7 @@ async function ask(url, options) {
     answer = await fetch(url, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Error("The gateway cannot be reached. Try again in a moment.");
+    throw new Error(t("the_gateway_cannot_be_reached_try_again"));
   }
   if (!answer.ok) throw await refusal(answer);
   return answer.json();

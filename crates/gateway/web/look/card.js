@@ -1,6 +1,7 @@
 // What a bar of a trace opens as: the card of the conversation, what a run printed, or the event.
 
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { t } from "../language.js";
 import { Conversation } from "../conversation.js";
 import { Do, Plain } from "../parts.js";
 import { Ending, Steps } from "../run.js";
@@ -28,11 +29,11 @@ export function Card({ thread, bar, trace, cards }) {
       ? html`<${Said} thread=${thread} bar=${bar} trace=${trace} cards=${cards} />`
       : run && consumer && kind === "run" ? html`<${Printed} thread=${thread} consumer=${consumer} run=${run} />`
       : html`<${Stored} thread=${thread} id=${event} />`}
-    <p class="links">${event && html`<a href=${address.eventsAddress(thread, { event })}>Event ${event}</a>`}
-      ${end && html`<a href=${address.eventsAddress(thread, { event: end })}>Event ${end}, its end</a>`}
+    <p class="links">${event && html`<a href=${address.eventsAddress(thread, { event })}>${t("event_id", { id: String(event) })}</a>`}
+      ${end && html`<a href=${address.eventsAddress(thread, { event: end })}>${t("event_id_its_end", { id: String(end) })}</a>`}
       ${run && consumer && html`<a href=${address.look(thread, "c", consumer, run)}>${
-        kind === "run" ? "The run" : "What its program printed"}</a>`}
-      ${inner && html`<a href=${address.look(inner)}>Its own thread</a>`}
+        kind === "run" ? t("the_run") : t("what_its_program_printed")}</a>`}
+      ${inner && html`<a href=${address.look(inner)}>${t("its_own_thread")}</a>`}
       ${kind === "pushed" && html`<${Again} thread=${thread} seq=${event} />`}</p>
   </div>`;
 }
@@ -42,10 +43,10 @@ function Again({ thread, seq }) {
   const { conversation } = state;
   if (!SESSION.test(thread)) return null;
   const item = conversation?.id === thread ? conversation.bySeq.get(seq) : null;
-  if (!item?.message || readOnly) return html`<a href=${address.sessionAddress(thread, seq)}>In the conversation</a>`;
+  if (!item?.message || readOnly) return html`<a href=${address.sessionAddress(thread, seq)}>${t("in_the_conversation")}</a>`;
   const again = () => state.sendCopy(item, item.message.content);
-  const about = "In a new session, with everything before this message.";
-  return html`<${Do} action=${again} title=${about}>Again from here<//>`;
+  const about = t("in_a_new_session_with_everything_before");
+  return html`<${Do} action=${again} title=${about}>${t("again_from_here")}<//>`;
 }
 
 /** The result of a promise, and why it failed. */
@@ -76,7 +77,7 @@ function Said({ thread, bar, trace, cards }) {
   // Only where it is said may one answer.
   const isAsked = bar.kind === "permission" && bar.is_open && !open;
   if (failed || step === undefined) return failed || null;
-  if (isAsked) return html`<p><a href=${address.sessionAddress(thread)}>It asks for permission: answer it</a></p>`;
+  if (isAsked) return html`<p><a href=${address.sessionAddress(thread)}>${t("it_asks_for_permission_answer_it")}</a></p>`;
   if (!step) return html`<${Stored} thread=${thread} id=${bar.event} />`;
   if (bar.kind === "sub_agent") {
     const { run } = step;
@@ -128,9 +129,9 @@ function Printed({ thread, consumer, run }) {
   if (!found) return failed;
   const { outcome, exit, output, output_bytes: bytes, output_truncated: isCut } = found;
   return html`<p class="hint">${outcomeText(outcome)}${exit > 0 && `, ${exitText(exit)}`}${
-      isCut && ` · the end of ${bytesText(bytes)}`}</p>
-    ${output ? html`<${Plain} text=${visible(output)} label="Output" />`
-      : html`<p class="hint">It printed nothing, or its log is not kept any more.</p>`}`;
+      isCut && ` · ${t("the_end_of_size", { size: bytesText(bytes) })}`}</p>
+    ${output ? html`<${Plain} text=${visible(output)} label=${t("output")} />`
+      : html`<p class="hint">${t("it_printed_nothing_or_its_log_is_not")}</p>`}`;
 }
 
 /** An event's content. */
@@ -140,6 +141,6 @@ function Stored({ thread, id }) {
   const { content, source, type, subtype } = found.event;
   let text = content;
   if (/^\s*[{[]/.test(content)) try { text = jsonText(JSON.parse(content)); } catch { /* It is none. */ }
-  return html`<p class="hint">${visible(type)}${subtype && ` · ${visible(subtype)}`} from ${visible(source)}</p>
-    <${Plain} text=${visible(text)} label="Content" />`;
+  return html`<p class="hint">${visible(type)}${subtype && ` · ${visible(subtype)}`} · ${t("from_who", { who: visible(source) })}</p>
+    <${Plain} text=${visible(text)} label=${t("content")} />`;
 }

@@ -2,10 +2,11 @@
 // arrow keys, and chooses a range by dragging.
 
 import { html, useState } from "../vendor/preact.js";
+import { locale, t } from "../language.js";
 
-const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
-const DAY = new Intl.DateTimeFormat(undefined, { weekday: "short", day: "numeric" });
-const BOTH = new Intl.DateTimeFormat(undefined, { weekday: "short", hour: "2-digit", minute: "2-digit" });
+const CLOCK = new Intl.DateTimeFormat(locale, { hour: "2-digit", minute: "2-digit" });
+const DAY = new Intl.DateTimeFormat(locale, { weekday: "short", day: "numeric" });
+const BOTH = new Intl.DateTimeFormat(locale, { weekday: "short", hour: "2-digit", minute: "2-digit" });
 
 /** The units of the picture: the width of the part with the values, and its height. */
 const WIDE = 1000, HIGH = 100;
@@ -75,7 +76,7 @@ export function Chart({ label, series, begin, step, format, range, onRange }) {
       ${at !== null && html`<${Line} name="cross" from=${[x(at + 0.5), 0]} to=${[x(at + 0.5), HIGH]} />`}
     </svg>
     <div class="axis" aria-hidden="true">${[0, 0.25, 0.5, 0.75].map((part) => html`<span key=${part}>${
-      days.format(begin + part * (end - begin))}</span>`)}<span>now</span></div>
+      days.format(begin + part * (end - begin))}</span>`)}<span>${t("now")}</span></div>
     <p class="values" aria-hidden="true">${at === null ? "" : named(at)}</p>
   </figure>`;
 }

@@ -2,15 +2,16 @@
 // how long runs took.
 
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { t } from "../language.js";
 import { Stamp, duration } from "../time.js";
 import { visible } from "../text.js";
 import { api, get } from "./api.js";
 import { byNeed } from "./consumer.js";
 import { Chart, totals } from "./chart.js";
-import { NUMBER, count } from "./words.js";
+import { NUMBER } from "./words.js";
 import * as address from "../address.js";
 
-const SPANS = [["15m", "15 minutes"], ["1h", "1 hour"], ["1d", "1 day"], ["7d", "7 days"]];
+const SPANS = [["15m", t("_15_minutes")], ["1h", t("_1_hour")], ["1d", t("_1_day")], ["7d", t("_7_days")]];
 
 /** How often the figures are read again while something happens, at most, in milliseconds. */
 const AGAIN = 5000;
@@ -44,9 +45,9 @@ export function Charts({ thread, only }) {
   const button = ([value, words]) => html`<button type="button" key=${value} aria-pressed=${span === value}
     onClick=${() => choose(value)}>${words}</button>`;
   const option = (name) => html`<option key=${name} value=${name}>${visible(name)}</option>`;
-  return html`<h2>Over time</h2>
-    <div class="bar"><div class="choice" role="group" aria-label="How far back">${SPANS.map(button)}</div>
-      ${!only && names.length > 1 && html`<label>Consumer ${" "}
+  return html`<h2>${t("over_time")}</h2>
+    <div class="bar"><div class="choice" role="group" aria-label=${t("how_far_back")}>${SPANS.map(button)}</div>
+      ${!only && names.length > 1 && html`<label>${t("consumer")} ${" "}
         <select value=${name} onChange=${(event) => setChosen(event.target.value)}>
           ${names.map(option)}</select></label>`}</div>
     ${error && html`<p class="error" role="alert">${error}</p>`}
@@ -61,33 +62,34 @@ function Three({ thread, series, name, range, onRange }) {
   const known = (values) => values.map((value, n) => (begin + (n + 1) * step <= since ? null : value));
   const pending = thread.consumers_state.find((one) => one.name === name)?.pending;
   const shared = { begin, step, range, onRange };
-  const flow = [{ name: "came", values: arrived, kind: "bars" }];
+  const flow = [{ name: t("came"), values: arrived, kind: "bars" }];
   if (own) {
-    flow.push({ name: `handled by ${who}`, values: known(own.handled), kind: "line", class: "handled" });
-    flow.push({ name: "failed", values: known(own.failed), kind: "thin", class: "failed" });
+    flow.push({ name: t("handled_by_who", { who }), values: known(own.handled), kind: "line", class: "handled" });
+    flow.push({ name: t("failed_2"), values: known(own.failed), kind: "thin", class: "failed" });
   }
   const waits = own?.wants_all && pending >= 0
-    && [{ name: "waited", values: backlog(series, own, pending, since), kind: "area", class: "waited" }];
+    && [{ name: t("waited"), values: backlog(series, own, pending, since), kind: "area", class: "waited" }];
   const took = own?.p50_ms.some((ms) => ms !== null)
-    && [{ name: "half took less", values: own.p50_ms, kind: "dots", class: "p50" },
-      { name: "95 % took less", values: own.p95_ms, kind: "dots", class: "p95" }];
+    && [{ name: t("half_took_less"), values: own.p50_ms, kind: "dots", class: "p50" },
+      { name: t("_95_took_less"), values: own.p95_ms, kind: "dots", class: "p95" }];
   const came = totals(arrived), end = begin + arrived.length * step;
   return html`<div class="charts">
-      <${Chart} ...${shared} label="Events" series=${flow} format=${NUMBER.format} />
-      ${waits && html`<${Chart} ...${shared} label=${`Waiting for ${who}`} series=${waits} format=${NUMBER.format} />`}
-      ${took && html`<${Chart} ...${shared} label=${`How long runs of ${who} took`} series=${took}
+      <${Chart} ...${shared} label=${t("events")} series=${flow} format=${NUMBER.format} />
+      ${waits && html`<${Chart} ...${shared} label=${t("waiting_for_who", { who })} series=${waits} format=${NUMBER.format} />`}
+      ${took && html`<${Chart} ...${shared} label=${t("how_long_runs_of_who_took", { who })} series=${took}
         format=${duration} />`}
     </div>
-    ${own && since > begin && html`<p class="hint">The last 1,000 runs of ${who} are kept: what it did
-      before <${Stamp} time=${since} /> is not known.</p>`}
-    <p class="hint">${came === 0 ? "No event came in that time."
-      : html`<a href=${eventsIn(thread, begin, end)}>${count(came, "event")}</a> came in that time.`}
-      ${" "}Drag over a chart to choose a part of it.</p>
+    ${own && since > begin && html`<p class="hint">${t("the_last_1_000_runs_of_who_are_kept",
+      { who, time: html`<${Stamp} time=${since} />` })}</p>`}
+    <p class="hint">${came === 0 ? t("no_event_came_in_that_time") : t("events_came_in_that_time",
+      { events: html`<a href=${eventsIn(thread, begin, end)}>${t("n_events", { n: came })}</a>` })}
+      ${" "}${t("drag_over_a_chart_to_choose_a_part_of")}</p>
     ${range && html`<p class="chosen-range" role="status">
-      <strong><${Stamp} time=${range[0]} /> to <${Stamp} time=${range[1]} /></strong>
-      <a href=${eventsIn(thread, ...range)}>Its events</a>
-      ${own && html`<a href=${runsIn(thread, name, ...range)}>Runs of ${who}</a>`}
-      <button type="button" onClick=${() => onRange(null)}>Any time</button></p>`}`;
+      <strong>${t("from_to_to",
+        { from: html`<${Stamp} time=${range[0]} />`, to: html`<${Stamp} time=${range[1]} />` })}</strong>
+      <a href=${eventsIn(thread, ...range)}>${t("its_events")}</a>
+      ${own && html`<a href=${runsIn(thread, name, ...range)}>${t("runs_of_who", { who })}</a>`}
+      <button type="button" onClick=${() => onRange(null)}>${t("any_time_2")}</button></p>`}`;
 }
 
 const iso = (ms) => new Date(ms).toISOString();

@@ -1,6 +1,7 @@
 // The command lines that do the same as the page, so that one can learn them.
 
 import { html } from "../vendor/preact.js";
+import { t } from "../language.js";
 import { Copy, Fold } from "../parts.js";
 import { visible } from "../text.js";
 
@@ -19,9 +20,9 @@ export function command(thread, name, ...words) {
 /** `lines`: one or several commands. */
 export function Line({ lines }) {
   const text = [lines].flat().join("\n");
-  return html`<div class="command"><pre class="plain" tabIndex="0" aria-label="Command">${visible(text)}</pre><${Copy} text=${text} /></div>`;
+  return html`<div class="command"><pre class="plain" tabIndex="0" aria-label=${t("command")}>${visible(text)}</pre><${Copy} text=${text} /></div>`;
 }
 
 export function AsCommand({ lines }) {
-  return html`<${Fold} class="as-command" summary="As a command">${() => html`<${Line} lines=${lines} />`}<//>`;
+  return html`<${Fold} class="as-command" summary=${t("as_a_command")}>${() => html`<${Line} lines=${lines} />`}<//>`;
 }

@@ -1,6 +1,7 @@
 // A consumer: its state, its pending events, its actions, its settings, its figures over time and its runs.
 
 import { html } from "../vendor/preact.js";
+import { t } from "../language.js";
 import { Fold } from "../parts.js";
 import { Stamp, duration, isSameSecond } from "../time.js";
 import { visible } from "../text.js";
@@ -9,7 +10,7 @@ import { Actions, commandsOf } from "./actions.js";
 import { Charts } from "./charts.js";
 import { AsCommand } from "./command.js";
 import { usePages } from "./pages.js";
-import { For, NUMBER, Why, Word, count, exitText, outcomeText, whatToDo, wordOf } from "./words.js";
+import { For, NUMBER, Why, Word, exitText, outcomeText, whatToDo, wordOf } from "./words.js";
 import * as address from "../address.js";
 
 /** Notes that repeat what the page shows anyway. */
@@ -50,15 +51,15 @@ export function Body({ thread, consumer, alone = false }) {
     ${todo && html`<p class="todo">${todo}</p>`}
     ${consumer.notes?.filter((note) => !SAID.test(note)).map((note) => html`<p class="todo">${visible(note)}</p>`)}
     <p class="facts"><${Pending} thread=${thread} consumer=${consumer} />
-      ${" "}· cursor ${cursor > 0 ? eventLink(cursor) : html`<span class="figure">0</span>`}${
+      ${" "}· ${t("cursor")} ${cursor > 0 ? eventLink(cursor) : html`<span class="figure">0</span>`}${
       dead > 0 && html` · <a class="failure" href=${address.deadAddress(thread.id, { consumer: name })}>${
-        count(dead, "dead letter")}</a>`}${
-      errors > 0 && html` · its filter failed on ${count(errors, "event")}${
-        failed && html`, the last ${eventLink(failed)}`}`}<${Places} consumer=${consumer} /></p>
+        t("n_dead_letters", { n: dead })}</a>`}${
+      errors > 0 && html` · ${t("its_filter_failed_on_n_events", { n: errors })}${
+        failed && html`, ${t("the_last_event", { event: eventLink(failed) })}`}`}<${Places} consumer=${consumer} /></p>
     <p class="buttons"><${Actions} thread=${thread} consumer=${consumer} />
       ${shown && html`<a class="button" href=${address.look(thread.id, "c", name, shown)}>${
-        run?.id ? "Show the run" : "Show the last run"}</a>`}
-      ${!alone && html`<a class="button" href=${here}>All runs</a>`}</p>
+        run?.id ? t("show_the_run") : t("show_the_last_run")}</a>`}
+      ${!alone && html`<a class="button" href=${here}>${t("all_runs")}</a>`}</p>
     <${AsCommand} lines=${commandsOf(thread, consumer)} />`;
 }
 
@@ -66,21 +67,21 @@ export function Body({ thread, consumer, alone = false }) {
 function Places({ consumer: { in_hand: hand, settings: { concurrency } } }) {
   if (!hand) return null;
   const { in_flight: busy, waiting, keys, is_full: isFull } = hand;
-  return html`${concurrency && ` · ${NUMBER.format(busy)} of ${count(concurrency, "place")} taken`}${
-    waiting > 0 && ` · ${count(waiting, "event")} ${waiting === 1 ? "waits" : "wait"} to be tried again`}${
-    keys.length > 0 && html`, which holds back ${keys.map((key, n) => html`${n > 0 && ", "}<code>${
-      visible(key)}</code>`)}`}${
-    isFull && html` · <span class="failure">nothing new starts: too many wait</span>`}`;
+  return html`${concurrency && ` · ${t("busy_of_n_places_taken", { busy, n: concurrency })}`}${
+    waiting > 0 && ` · ${t("n_events_wait_to_be_tried_again", { n: waiting })}`}${
+    keys.length > 0 && html`, ${t("which_holds_back_keys", { keys: keys.map((key, n) => html`${n > 0 && ", "}<code>${
+      visible(key)}</code>`) })}`}${
+    isFull && html` · <span class="failure">${t("nothing_new_starts_too_many_wait")}</span>`}`;
 }
 
 /** `brief`: the number alone. */
 export function Pending({ thread, consumer, brief = false }) {
   const { pending, pending_is_exact: exact, oldest_pending_at: oldest } = consumer;
-  if (!pending) return "nothing waits";
-  const few = exact === false ? "at least " : "";
+  if (!pending) return t("nothing_waits");
+  const few = exact === false ? `${t("at_least")} ` : "";
   if (brief) return html`<a href=${waiting(thread, consumer)}>${few}${NUMBER.format(pending)}</a>`;
-  return html`<a href=${waiting(thread, consumer)}>${few}${count(pending, "event")}</a> ${pending === 1 ? "waits" : "wait"}${
-    oldest && html`, the oldest for <${For} time=${oldest} />`}`;
+  return html`<a href=${waiting(thread, consumer)}>${few}${t("n_events_wait", { n: pending })}</a>${
+    oldest && html`, ${t("the_oldest_for_time", { time: html`<${For} time=${oldest} />` })}`}`;
 }
 
 export function ConsumerPage({ thread, route }) {
@@ -90,21 +91,31 @@ export function ConsumerPage({ thread, route }) {
     ${consumer ? html`<section class=${`consumer ${consumer.state}`} aria-label=${visible(consumer.name)}>
         <h1>${visible(consumer.name)}</h1><${Body} thread=${thread} consumer=${consumer} alone=${true} /></section>
       <${Settings} consumer=${consumer} /><${Charts} thread=${thread} only=${consumer.name} />`
-      : html`<h1>${visible(route.consumer)}</h1><p class="verdict">It is not subscribed (any more). What it did is below.</p>`}
-    <h2>Runs</h2>
+      : html`<h1>${visible(route.consumer)}</h1><p class="verdict">${t("it_is_not_subscribed_any_more_what_it")}</p>`}
+    <h2>${t("runs")}</h2>
     <${Runs} key=${JSON.stringify(params)} thread=${thread} name=${route.consumer} consumer=${consumer} params=${params} />
   </div>`;
 }
 
 function Settings({ consumer }) {
-  const { command = "(none)", filter = "(none: every event)", settings, runs_succeeded: good, runs_failed: bad } = consumer;
+  const { command = t("none"), filter = t("none_every_event"), settings, runs_succeeded: good, runs_failed: bad } = consumer;
   const { deliver, concurrency, key, batch_size: batch, max_attempts: attempts, stall_after: stall, probe_ms: probe, idle_ms: idle, backoff_ms: backoff, timeout_ms: timeout, cwd, env = [], clear_env: clear } = settings;
-  const ways = { stdin: `on stdin, at most ${batch} a run`, ndjson: `as lines to a handler that is kept, at most ${batch} at a time`, wake: "when it pops them" };
-  const all = [["command", command], ["filter", filter], ["events come", ways[deliver]], ["at once", concurrency && count(concurrency, "run")], ["in order by", key],
-    ["attempts", `${attempts ?? "no limit"}${!(attempts <= 1) && backoff?.length ? `, with pauses of ${backoff.slice(0, attempts && attempts - 1).map((ms) => duration(ms)).join(", ")}` : ""}`],
-    ["stalls after", stall && `${count(stall, "dead letter")} in a row`], ["tries again when stalled", probe && `after ${duration(probe)}`], ["time limit", timeout && duration(timeout)], ["kept without work", idle && duration(idle)], ["directory", cwd],
-    ["environment", [...env, clear ? "and little else" : ""].filter(Boolean).join(", ")], ["runs", `${count(good, "success", "successes")}, ${count(bad, "failure")}`]];
-  return html`<${Fold} class="settings" summary="Settings" open=${true}>
+  const ways = {
+    stdin: t("on_stdin_at_most_n_a_run", { n: batch }), wake: t("when_it_pops_them"),
+    ndjson: t("as_lines_to_a_handler_that_is_kept_at", { n: batch }),
+  };
+  const pauses = !(attempts <= 1) && backoff?.length
+    ? `, ${t("with_pauses_of_times", { times: backoff.slice(0, attempts && attempts - 1).map((ms) => duration(ms)).join(", ") })}` : "";
+  const all = [[t("command_2"), command], [t("filter"), filter], [t("events_come"), ways[deliver]],
+    [t("at_once"), concurrency && t("n_runs", { n: concurrency })], [t("in_order_by"), key],
+    [t("attempts"), `${attempts ?? t("no_limit")}${pauses}`],
+    [t("stalls_after"), stall && t("n_dead_letters_in_a_row", { n: stall })],
+    [t("tries_again_when_stalled"), probe && t("after_time", { time: duration(probe) })],
+    [t("time_limit"), timeout && duration(timeout)], [t("kept_without_work"), idle && duration(idle)],
+    [t("directory"), cwd],
+    [t("environment"), [...env, clear ? t("and_little_else") : ""].filter(Boolean).join(", ")],
+    [t("runs_2"), `${t("n_successes", { n: good })}, ${t("n_failures", { n: bad })}`]];
+  return html`<${Fold} class="settings" summary=${t("settings")} open=${true}>
     <dl class="fields">${all.filter(([, value]) => value).map(([key, value]) => html`<dt>${key}</dt><dd><code>${visible(value)}</code></dd>`)}</dl>
   <//>`;
 }
@@ -128,27 +139,29 @@ function Runs({ thread, name, consumer, params: { outcome, longest, from, to } }
   const sorted = (value, words) => html`<button type="button" aria-pressed=${Boolean(longest) === Boolean(value)}
     onClick=${() => show({ longest: value })}>${words}</button>`;
   return html`
-    <div class="bar which"><label>Outcome ${" "}
+    <div class="bar which"><label>${t("outcome")} ${" "}
         <select value=${outcome ?? ""} onChange=${({ target }) => show({ outcome: target.value })}>
-          <option value="">any</option>${OUTCOMES.map(option)}</select></label>
-      <div class="choice" role="group" aria-label="Sorted by">${sorted(null, "newest")}${sorted(true, "longest")}</div>
-      ${from && html`<span>from <${Stamp} time=${from} /> to <${Stamp} time=${to} />
-        ${" "}<button type="button" onClick=${() => show({ from: null, to: null })}>Any time</button></span>`}</div>
+          <option value="">${t("any")}</option>${OUTCOMES.map(option)}</select></label>
+      <div class="choice" role="group" aria-label=${t("sorted_by")}>${sorted(null, t("newest"))}${sorted(true, t("longest"))}</div>
+      ${from && html`<span>${t("from_from_to_to",
+        { from: html`<${Stamp} time=${from} />`, to: html`<${Stamp} time=${to} />` })}
+        ${" "}<button type="button" onClick=${() => show({ from: null, to: null })}>${t("any_time_2")}</button></span>`}</div>
     ${error && html`<p class="error" role="alert">${error}</p>`}
-    ${all?.length === 0 && html`<p class="hint">${outcome || from ? "None of those that are kept." : "It has not run yet."}</p>`}
+    ${all?.length === 0 && html`<p class="hint">${outcome || from ? t("none_of_those_that_are_kept") : t("it_has_not_run_yet")}</p>`}
     <ol class="runs rows">${all?.map((run, n) => html`<li key=${run.id}>
       <${RunRow} thread=${thread} name=${name} run=${run} exact=${isTwice(n)} /></li>`)}</ol>
-    ${!isAtEnd && items && html`<p><button type="button" disabled=${loading} onClick=${older}>Older runs</button></p>`}`;
+    ${!isAtEnd && items && html`<p><button type="button" disabled=${loading} onClick=${older}>${t("older_runs")}</button></p>`}`;
 }
 
 function RunRow({ thread, name, run, exact }) {
   const { id, started_at: began, duration_ms: took, attempt, events, outcome, first_event: first, last_event: last } = run;
   const isWrong = !["succeeded", "running"].includes(outcome);
-  const which = first && last ? (first === last ? `event ${first}` : `events ${first} to ${last}`) : events ? count(events, "event") : "";
+  const which = first && last ? (first === last ? t("event_id_2", { id: String(first) })
+    : t("events_first_to_last", { first: String(first), last: String(last) })) : events ? t("n_events", { n: events }) : "";
   return html`<a class="row" href=${address.look(thread.id, "c", name, id)}>
     <span><${Stamp} time=${began} exact=${exact} /></span>
     <span class="figure">${took >= 0 ? duration(took) : ""}</span>
     <span class=${isWrong ? "failure" : ""}>${outcomeText(outcome)}${isWrong && exitText(run.exit) && `, ${exitText(run.exit)}`}</span>
-    <span>${[which, attempt > 1 && `attempt ${attempt}`].filter(Boolean).join(" · ")}</span>
+    <span>${[which, attempt > 1 && t("attempt_n", { n: attempt })].filter(Boolean).join(" · ")}</span>
   </a>`;
 }

@@ -2,6 +2,7 @@
 // commands below it, if it is one of few, or needs somebody, or was opened.
 
 import { html, useState } from "../vendor/preact.js";
+import { t } from "../language.js";
 import { duration } from "../time.js";
 import { visible } from "../text.js";
 import { Body, Pending, byNeed, needs } from "./consumer.js";
@@ -14,15 +15,16 @@ const FEW = 4;
 /** After this time, in milliseconds, how fast a consumer was says nothing about now. */
 const LATELY = 15 * 60_000;
 
-const COLUMNS = ["Consumer", "State", "Waiting", "Oldest", "Rate", "Failed", "p50", "p95", "Done in"];
+const COLUMNS = [
+  [t("consumer")], [t("state")], [t("waiting_2")], [t("oldest")],
+  [t("rate"), t("events_handled_in_a_minute_by_its_last")],
+  [t("failed_3"), t("of_the_same_runs")], ["p50", t("half_of_those_runs_took_less")],
+  ["p95", t("_95_of_100_of_them_took_less")],
+  [t("done_in"), t("when_nothing_would_wait_any_more_if_it")],
+];
 
-const ABOUT = {
-  Rate: "Events handled in a minute, by its last 100 runs of a quarter of an hour",
-  Failed: "Of the same runs",
-  p50: "Half of those runs took less",
-  p95: "95 of 100 of them took less",
-  "Done in": "When nothing would wait any more, if it goes on like this and nothing comes",
-};
+/** The name of a column, for each value where there is no head. */
+const named = (n) => COLUMNS[n][0].toLowerCase();
 
 export function Consumers({ thread }) {
   const consumers = [...thread.consumers_state].sort(byNeed);
@@ -30,7 +32,7 @@ export function Consumers({ thread }) {
   if (!consumers.length) return null;
   const isOpen = (consumer) => turned.get(consumer.name) ?? (consumers.length <= FEW || needs(consumer));
   const turn = (consumer) => setTurned(new Map(turned).set(consumer.name, !isOpen(consumer)));
-  const head = (name) => html`<th key=${name} scope="col" title=${ABOUT[name]}>${name}</th>`;
+  const head = ([name, about]) => html`<th key=${name} scope="col" title=${about}>${name}</th>`;
   return html`<div class="consumers-box"><table class="consumers rows">
     <thead><tr>${COLUMNS.map(head)}</tr></thead>
     ${consumers.map((consumer) => html`<${Consumer} key=${consumer.name} thread=${thread} consumer=${consumer}
@@ -44,14 +46,14 @@ function Consumer({ thread, consumer, isOpen, onTurn }) {
   return html`<tbody class=${`consumer ${state}${needs(consumer) ? " needed" : ""}`}>
     <tr class="figures">
       <th scope="row"><button type="button" class="fold-toggle" aria-expanded=${isOpen} onClick=${onTurn}
-          aria-label=${`More about ${visible(name)}`}>${isOpen ? "▾" : "▸"}</button>
+          aria-label=${t("more_about_name", { name: visible(name) })}>${isOpen ? "▾" : "▸"}</button>
         <h2><a class="row" href=${address.look(thread.id, "c", name)}>${visible(name)}</a></h2></th>
       <td><${Word} state=${wordOf(thread, consumer)} /></td>
-      <td data-name="waiting">${pending > 0 && html`<${Pending} thread=${thread} consumer=${consumer} brief />`}</td>
-      <td data-name="oldest">${oldest && html`<${For} time=${oldest} />`}</td>
-      <td data-name="rate">${rate}</td>
-      <td data-name="failed" class=${failed && "failure"}>${failed}</td>
-      <td data-name="p50">${p50}</td><td data-name="p95">${p95}</td><td data-name="done in">${left}</td>
+      <td data-name=${named(2)}>${pending > 0 && html`<${Pending} thread=${thread} consumer=${consumer} brief />`}</td>
+      <td data-name=${named(3)}>${oldest && html`<${For} time=${oldest} />`}</td>
+      <td data-name=${named(4)}>${rate}</td>
+      <td data-name=${named(5)} class=${failed && "failure"}>${failed}</td>
+      <td data-name="p50">${p50}</td><td data-name="p95">${p95}</td><td data-name=${named(8)}>${left}</td>
     </tr>
     ${isOpen && html`<tr><td colspan=${COLUMNS.length} class="more">
       <${Body} thread=${thread} consumer=${consumer} /></td></tr>`}
@@ -66,7 +68,7 @@ function figures({ recent, pending, state, run, last_run: last }) {
   const moves = isLately && rate > 0 && !["stalled", "paused"].includes(state);
   return {
     rate: isLately && rate > 0 ? `${NUMBER.format(rate >= 10 ? Math.round(rate) : rate)}/min` : "",
-    failed: failed > 0 ? `${NUMBER.format(failed)} of ${NUMBER.format(runs)}` : "",
+    failed: failed > 0 ? t("n_of_all", { n: failed, all: runs }) : "",
     p50: duration(p50), p95: duration(p95),
     left: pending > 0 && moves ? duration((pending / rate) * 60_000) : "",
   };

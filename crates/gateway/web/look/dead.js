@@ -1,12 +1,13 @@
 // Dead letters: by reason, then one by one; one, some or all can be retried or discarded.
 
 import { html, useState } from "../vendor/preact.js";
+import { t } from "../language.js";
 import { visible } from "../text.js";
 import { api } from "./api.js";
 import { AsCommand, command } from "./command.js";
 import { Again, CameOf, Letter, canRetry, reasonsOf } from "./letter.js";
 import { usePages } from "./pages.js";
-import { NUMBER, count } from "./words.js";
+import { NUMBER } from "./words.js";
 import * as address from "../address.js";
 
 const keyOf = ({ consumer, id }) => `${consumer} ${id}`;
@@ -23,7 +24,7 @@ function Letters({ thread, consumer, reason }) {
   const url = (before) => api([thread.id, "dead"], { consumer, reason, before });
   const about = [done, thread.dead, ...thread.consumers_state.map(({ name, dead, dead_to_retry: retried, last_run: last }) => `${name} ${dead} ${retried} ${last?.id}`)].join();
   const { items, answer, next, error, older, loading } = usePages(url, "dead", about, keyOf);
-  if (!items) return html`<div class="page"><h1>Dead letters</h1>${error ? html`<p class="error" role="alert">${error}</p>` : html`<p class="hint">Looking …</p>`}</div>`;
+  if (!items) return html`<div class="page"><h1>${t("dead_letters")}</h1>${error ? html`<p class="error" role="alert">${error}</p>` : html`<p class="hint">${t("looking")}</p>`}</div>`;
   const total = answer?.total ?? items.length;
   const shown = items.slice(0, Math.max(total, 0));
   const ticked = shown.filter((letter) => chosen.has(keyOf(letter)));
@@ -36,27 +37,36 @@ function Letters({ thread, consumer, reason }) {
   const onDone = () => { setChosen(new Set()); setDone((n) => n + 1); };
   const whole = { thread, onDone };
   return html`<div class="page">
-    <h1>Dead letters</h1>
-    <p class=${total ? "verdict wrong" : "verdict"}>${total ? `${count(total, "event")} that a handler could not deal with.` : "There are none."}
-      ${(consumer || reason) && html` Only those${consumer && html` of <strong>${visible(consumer)}</strong>`}${reason && html` with the reason <strong>${visible(reason)}</strong>`}. <a href=${address.deadAddress(thread.id)}>Show all</a>`}</p>
+    <h1>${t("dead_letters")}</h1>
+    <p class=${total ? "verdict wrong" : "verdict"}>${total ? t("n_events_that_a_handler_could_not_deal", { n: total }) : t("there_are_none")}
+      ${(consumer || reason) && html` ${onlyThose(consumer, reason)}
+        ${" "}<a href=${address.deadAddress(thread.id)}>${t("show_all")}</a>`}</p>
     ${error && html`<p class="error" role="alert">${error}</p>`}
     ${total > 0 && !reason && html`<${Reasons} ...${whole} reasons=${answer?.reasons ?? []} />`}
-    ${total > 0 && reason && consumer && html`<${Again} ...${whole} consumer=${consumer} which=${{ reason }} n=${total} what=${total === 1 ? "this one" : `these ${NUMBER.format(total)}`} why=${[{ reason, count: total }]} />`}
-    ${total > 0 && html`<h2>One by one</h2>
+    ${total > 0 && reason && consumer && html`<${Again} ...${whole} consumer=${consumer} which=${{ reason }} n=${total} what=${those(total)} why=${[{ reason, count: total }]} />`}
+    ${total > 0 && html`<h2>${t("one_by_one")}</h2>
       ${!thread.read_only && html`<div class="chosen bar">
-        <button type="button" onClick=${() => setChosen(new Set(ticked.length === shown.length ? [] : shown.map(keyOf)))}>${ticked.length === shown.length ? "Choose none" : `Choose these ${NUMBER.format(shown.length)}`}</button>
+        <button type="button" onClick=${() => setChosen(new Set(ticked.length === shown.length ? [] : shown.map(keyOf)))}>${ticked.length === shown.length ? t("choose_none") : t("choose_these_n", { n: shown.length })}</button>
         ${names.map((name) => {
           const those = ticked.filter((letter) => letter.consumer === name), n = those.length;
-          return html`<${Again} key=${name} ...${whole} consumer=${name} which=${{ ids: those.map(({ id }) => id) }} n=${n} what=${`${NUMBER.format(n)} of ${visible(name)}`} why=${reasonsOf(those)} onTried=${setTried} />`;
+          return html`<${Again} key=${name} ...${whole} consumer=${name} which=${{ ids: those.map(({ id }) => id) }} n=${n} what=${t("n_of_name", { n, name: visible(name) })} why=${reasonsOf(those)} onTried=${setTried} />`;
         })}
         <${CameOf} thread=${thread} tried=${tried} />
       </div>`}`}
     <ul class="letters rows">${shown.map((letter) => html`<li key=${keyOf(letter)}><${Letter} ...${whole} letter=${letter}>
-      ${!thread.read_only && html`<input type="checkbox" aria-label=${`Choose event ${letter.id} of ${letter.consumer}`} checked=${chosen.has(keyOf(letter))} onChange=${() => tick(letter)} />`}<//></li>`)}</ul>
-    ${next !== null && html`<p><button type="button" disabled=${loading} onClick=${older}>Show more</button></p>`}
+      ${!thread.read_only && html`<input type="checkbox" aria-label=${t("choose_event_id_of_name", { id: String(letter.id), name: letter.consumer })} checked=${chosen.has(keyOf(letter))} onChange=${() => tick(letter)} />`}<//></li>`)}</ul>
+    ${next !== null && html`<p><button type="button" disabled=${loading} onClick=${older}>${t("show_more")}</button></p>`}
     ${total > 0 && html`<${AsCommand} lines=${[...new Set(items.map((letter) => letter.consumer))].flatMap((name) =>
       [command(thread, "dead list", name), command(thread, "dead retry", name, "--all")])} />`}
   </div>`;
+}
+
+const those = (n) => (n === 1 ? t("this_one") : t("these_n", { n }));
+
+function onlyThose(consumer, reason) {
+  const given = { name: html`<strong>${visible(consumer)}</strong>`, reason: html`<strong>${visible(reason)}</strong>` };
+  if (!reason) return t("only_those_of_name", given);
+  return consumer ? t("only_those_of_name_with_the_reason", given) : t("only_those_with_the_reason_reason", given);
 }
 
 function Reasons({ thread, reasons, onDone }) {
@@ -64,14 +74,15 @@ function Reasons({ thread, reasons, onDone }) {
   return names.map((name) => {
     const of = reasons.filter(({ consumer }) => consumer === name);
     const all = thread.consumers_state.find((consumer) => consumer.name === name)?.dead ?? of.reduce((sum, { count }) => sum + count, 0);
-    return html`<section key=${name} class="reasons" aria-label=${`Reasons of ${visible(name)}`}>
-      <h2><a href=${address.look(thread.id, "c", name)}>${visible(name)}</a>: why</h2>
+    return html`<section key=${name} class="reasons" aria-label=${t("reasons_of_name", { name: visible(name) })}>
+      <h2><a href=${address.look(thread.id, "c", name)}>${visible(name)}</a>: ${t("why")}</h2>
       <ul>${of.map(({ reason, count: n }) => html`<li key=${reason}>
         <a href=${address.deadAddress(thread.id, { consumer: name, reason })}><span class="figure">${NUMBER.format(n)} ×</span> ${visible(reason)}</a>
-        <${Again} thread=${thread} onDone=${onDone} consumer=${name} which=${{ reason }} n=${n} what=${n === 1 ? "this one" : `these ${NUMBER.format(n)}`} why=${[{ reason, count: n }]} /></li>`)}</ul>
-      ${of.length > 1 && html`<div class="all"><${Again} thread=${thread} onDone=${onDone} consumer=${name} which=${{ all: true }} n=${all} what=${`all ${NUMBER.format(all)}`} why=${of} /></div>`}
-      ${!thread.read_only && !canRetry(thread, name) && html`<p class="hint">${visible(name)} ${thread.consumers_state.some((consumer) => consumer.name === name)
-        ? "pops for itself, so nothing can be delivered to it again." : "is not subscribed any more. Subscribe it again with --deliver stdin to retry."}</p>`}
+        <${Again} thread=${thread} onDone=${onDone} consumer=${name} which=${{ reason }} n=${n} what=${those(n)} why=${[{ reason, count: n }]} /></li>`)}</ul>
+      ${of.length > 1 && html`<div class="all"><${Again} thread=${thread} onDone=${onDone} consumer=${name} which=${{ all: true }} n=${all} what=${t("all_n", { n: all })} why=${of} /></div>`}
+      ${!thread.read_only && !canRetry(thread, name) && html`<p class="hint">${thread.consumers_state.some((consumer) => consumer.name === name)
+        ? t("name_pops_for_itself_so_nothing_can_be", { name: visible(name) })
+        : t("name_is_not_subscribed_any_more", { name: visible(name) })}</p>`}
     </section>`;
   });
 }

@@ -1,6 +1,7 @@
 // The most frequent values of the events in a list, by which it is narrowed down with a click.
 
 import { html, useMemo } from "../vendor/preact.js";
+import { t } from "../language.js";
 import { beginning, visible } from "../text.js";
 import { Stamp } from "../time.js";
 import { NUMBER } from "./words.js";
@@ -11,7 +12,7 @@ const FIELDS = ["type", "subtype", "source"];
 /** How many of the newest events are counted, and how many values of a field are shown. */
 const COUNTED = 1000, SHOWN = 6;
 
-const AGES = [["15 min", 900_000], ["1 h", 3_600_000], ["1 day", 86_400_000]];
+const AGES = [["15 min", 900_000], ["1 h", 3_600_000], [t("_1_day"), 86_400_000]];
 
 const CLAUSE = String.raw`(?:(?:type|subtype|source) = '(?:[^']|'')*'|created_at >= '[^']*')`;
 const LAST = new RegExp(String.raw`(?:^| AND )(${CLAUSE})$`);
@@ -51,12 +52,12 @@ export function Facets({ thread, filter, items }) {
   const others = clauses.filter((clause) => clause !== since);
   const last = ([name, ms]) => html`<button type="button" key=${name} onClick=${() =>
     go([...others, `created_at >= '${new Date(Date.now() - ms).toISOString()}'`])}>${name}</button>`;
-  return html`<div class="facets" role="group" aria-label="Narrow down">
+  return html`<div class="facets" role="group" aria-label=${t("narrow_down")}>
     ${FIELDS.map((field) => html`<${Facet} key=${field} field=${field} counts=${counts[field]} clauses=${clauses}
       go=${go} />`)}
-    <span class="facet"><span class="hint">last</span>${AGES.map(last)}
+    <span class="facet"><span class="hint">${t("last_span")}</span>${AGES.map(last)}
       ${since && html`<button type="button" aria-pressed="true" onClick=${() => go(others)}>
-        since <${Stamp} time=${/'([^']*)'/.exec(since)[1]} /> ✕</button>`}</span>
+        ${t("since_time", { time: html`<${Stamp} time=${/'([^']*)'/.exec(since)[1]} />` })} ✕</button>`}</span>
   </div>`;
 }
 

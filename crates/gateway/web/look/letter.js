@@ -1,6 +1,7 @@
 // A dead letter: an event on which a handler failed until no attempts were left.
 
 import { html, useState } from "../vendor/preact.js";
+import { t } from "../language.js";
 import { Do, Fold, Plain } from "../parts.js";
 import { announce } from "../announce.js";
 import { Ago } from "../time.js";
@@ -8,7 +9,7 @@ import { beginning, visible } from "../text.js";
 import { Question } from "./actions.js";
 import { api, post } from "./api.js";
 import { command, quoted } from "./command.js";
-import { NUMBER, cameOfSeveral, count } from "./words.js";
+import { NUMBER, cameOfSeveral } from "./words.js";
 import * as address from "../address.js";
 
 /** Whether a consumer can retry dead letters. */
@@ -31,8 +32,8 @@ export function CameOf({ thread, tried }) {
   const { n, before } = tried;
   const [text, isWrong] = cameOfSeveral(consumer, before, n);
   const ran = consumer.last_run?.id !== before.last_run?.id;
-  return html`<span class=${isWrong ? "came-of failure" : "came-of hint"} role="status">Retried: ${text}.${ran && html` <a href=${n === 1
-    ? address.look(thread.id, "c", consumer.name, consumer.last_run.id) : address.look(thread.id, "c", consumer.name)}>${n === 1 ? "The run" : "The runs"}</a>`}</span>`;
+  return html`<span class=${isWrong ? "came-of failure" : "came-of hint"} role="status">${t("retried_what", { what: text })}${ran && html` <a href=${n === 1
+    ? address.look(thread.id, "c", consumer.name, consumer.last_run.id) : address.look(thread.id, "c", consumer.name)}>${n === 1 ? t("the_run") : t("the_runs")}</a>`}</span>`;
 }
 
 /** Buttons for dead letters of one consumer. `which`: `{ids}`, `{reason}` or `{all: true}`, which are `n`; `why`: their
@@ -45,18 +46,19 @@ export function Again({ thread, consumer, which, n, what, why, onDone, onTried }
     const before = thread.consumers_state.find(({ name }) => name === consumer);
     const answer = await post(api([thread.id, "dead", verb]), { consumer, ...which });
     if (verb === "retry" && before) (onTried ?? setTried)({ consumer, before, n: answer.retried });
-    announce(`${count(answer.retried ?? answer.discarded, "dead letter")}: ${verb}`);
+    announce(`${t("n_dead_letters", { n: answer.retried ?? answer.discarded })}: ${verb}`);
     onDone?.();
   };
   const lines = (verb) => which.ids ? which.ids.map((id) => command(thread, `dead ${verb}`, consumer, id))
     : which.all ? command(thread, `dead ${verb}`, consumer, "--all") : withReason(thread, consumer, which.reason, verb);
   return html`<div class="buttons">
-    ${canRetry(thread, consumer) && html`<${Do} action=${() => act("retry")} title=${[lines("retry")].flat().join("\n")}>Retry ${what}<//>`}
-    <button type="button" class="danger" onClick=${() => setAsked(true)}>Discard ${what} …</button>
-    ${asked && html`<${Question} title=${`Discard ${count(n, "dead letter")}?`} verb="Discard" action=${() => act("discard")} lines=${lines("discard")} onClose=${() => setAsked(false)}>
+    ${canRetry(thread, consumer) && html`<${Do} action=${() => act("retry")} title=${[lines("retry")].flat().join("\n")}>${what ? t("retry_what", { what }) : t("retry")}<//>`}
+    <button type="button" class="danger" onClick=${() => setAsked(true)}>${what ? t("discard_what", { what }) : t("discard_2")}</button>
+    ${asked && html`<${Question} title=${t("discard_n_dead_letters", { n })} verb=${t("discard")} action=${() => act("discard")} lines=${lines("discard")} onClose=${() => setAsked(false)}>
       <div>${why.slice(0, REASONS).map(({ reason, count: of }) => html`<p key=${reason}><span class="figure">${NUMBER.format(of)} ×</span> <span class="failure">${visible(reason)}</span></p>`)}
-        ${why.length > REASONS && html`<p class="hint">and ${count(why.length - REASONS, "other reason")}</p>`}</div>
-      <p>${visible(consumer)} is not given ${n === 1 ? "it" : "them"} again. ${n === 1 ? "The event itself stays" : "The events themselves stay"} stored.</p>
+        ${why.length > REASONS && html`<p class="hint">${t("and_n_other_reasons", { n: why.length - REASONS })}</p>`}</div>
+      <p>${t("name_is_not_given_them_again_the_events",
+        { n, name: visible(consumer) })}</p>
     <//>`}</div>
     <${CameOf} thread=${thread} tried=${tried} />`;
 }
@@ -75,11 +77,11 @@ export function reasonsOf(letters) {
 export function Letter({ thread, letter, children, inEvent = false, onDone }) {
   const { id, consumer, reason, error, attempts, at, retrying, event } = letter;
   return html`<div class="letter">
-    <p>${children} <a class="row" href=${address.eventsAddress(thread.id, { event: id })}>event ${id}</a>
+    <p>${children} <a class="row" href=${address.eventsAddress(thread.id, { event: id })}>${t("event_id_2", { id: String(id) })}</a>
       ${" "}<span class="failure">${visible(reason)}</span></p>
-    <p class="hint"><a href=${address.look(thread.id, "c", consumer)}>${visible(consumer)}</a> · <a href=${address.look(thread.id, "c", consumer)}>${count(attempts, "attempt")}</a> · <${Ago} time=${at} />${retrying && html` · <strong>is tried again</strong>`}</p>
-    ${!inEvent && (event ? html`<p class="gist">${visible(beginning(event.content, 200))}</p>` : html`<p class="hint">The event is not stored any more.</p>`)}
-    ${error && error.includes("\n") && html`<${Fold} summary="What it printed">${() => html`<${Plain} text=${visible(error)} label="Output" />`}<//>`}
+    <p class="hint"><a href=${address.look(thread.id, "c", consumer)}>${visible(consumer)}</a> · <a href=${address.look(thread.id, "c", consumer)}>${t("n_attempts", { n: attempts })}</a> · <${Ago} time=${at} />${retrying && html` · <strong>${t("is_tried_again")}</strong>`}</p>
+    ${!inEvent && (event ? html`<p class="gist">${visible(beginning(event.content, 200))}</p>` : html`<p class="hint">${t("the_event_is_not_stored_any_more")}</p>`)}
+    ${error && error.includes("\n") && html`<${Fold} summary=${t("what_it_printed")}>${() => html`<${Plain} text=${visible(error)} label=${t("output")} />`}<//>`}
     <${Again} thread=${thread} consumer=${consumer} which=${{ ids: [id] }} n=${1} what="" why=${[{ reason, count: 1 }]} onDone=${onDone} />
   </div>`;
 }

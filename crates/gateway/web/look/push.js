@@ -1,6 +1,7 @@
 // A form that pushes an event, with the command that does the same.
 
 import { html, useEffect, useState } from "../vendor/preact.js";
+import { t } from "../language.js";
 import { forms, randomId } from "../kept.js";
 import { announce } from "../announce.js";
 import { jsonText } from "../text.js";
@@ -30,7 +31,7 @@ export function Push({ thread, route }) {
       metadata: event.metadata === undefined ? "" : jsonText(event.metadata), key: "" }), (error) => setError(error.message));
     address.replace(address.look(thread.id, "push"));
   }, [like]);
-  if (thread.read_only) return html`<div class="page"><h1>Push an event</h1><p class="verdict">Nothing can be pushed from here.</p></div>`;
+  if (thread.read_only) return html`<div class="page"><h1>${t("push_an_event")}</h1><p class="verdict">${t("nothing_can_be_pushed_from_here")}</p></div>`;
   const field = (name, label, hint, more = {}) => html`<label><span>${label}: <span class="hint">${hint}</span></span>
     <input value=${form[name]} spellcheck=${false} autocomplete="off" ...${more} onInput=${(event) => set({ [name]: event.target.value })} /></label>`;
   const submit = async (event) => {
@@ -41,7 +42,7 @@ export function Push({ thread, route }) {
     try {
       metadata = form.metadata.trim() ? JSON.parse(form.metadata) : undefined;
     } catch (error) {
-      return setError(`The metadata is not JSON: ${error.message}. Give an object, such as {"run_id": "17"}.`);
+      return setError(t("the_metadata_is_not_json_why_give_an", { why: error.message, example: `{"run_id": "17"}` }));
     }
     setBusy(true);
     try {
@@ -51,29 +52,34 @@ export function Push({ thread, route }) {
       // A pushed event is not pushed again by accident: for that there is "Push another like it".
       set({ content: "", key: "" });
       setStored(answer);
-      announce(`Stored as event ${answer.id}`);
+      announce(t("stored_as_event_id", { id: String(answer.id) }));
     } catch (error) {
       setError(error.message);
     }
     setBusy(false);
   };
   return html`<div class="page">
-    <h1>Push an event</h1>
+    <h1>${t("push_an_event")}</h1>
     <form class="push" onSubmit=${submit}>
-      <label class="whole"><span>Content</span> <textarea rows="5" dir="auto" value=${form.content} onInput=${(event) => set({ content: event.target.value })}></textarea></label>
-      <label><span>Type</span> <select value=${form.type} onChange=${(event) => set({ type: event.target.value })}>
-        <option value="message">message: between actors</option><option value="record">record: an actor's own trace</option></select></label>
-      ${field("subtype", "Subtype", "what kind of message or record, if you like")}
-      ${field("source", "Source", "who sends it", { required: true })}
-      ${field("metadata", "Metadata", "a JSON object")}
-      ${field("key", "Idempotency key", "pushed twice under one key, it is stored once")}
+      <label class="whole"><span>${t("content")}</span> <textarea rows="5" dir="auto" value=${form.content} onInput=${(event) => set({ content: event.target.value })}></textarea></label>
+      <label><span>${t("type_2")}</span> <select value=${form.type} onChange=${(event) => set({ type: event.target.value })}>
+        <option value="message">${t("message_between_actors")}</option><option value="record">${t("record_an_actors_own_trace")}</option></select></label>
+      ${field("subtype", t("subtype_2"), t("what_kind_of_message_or_record_if_you"))}
+      ${field("source", t("source_2"), t("who_sends_it"), { required: true })}
+      ${field("metadata", t("metadata"), t("a_json_object"))}
+      ${field("key", t("idempotency_key"), t("pushed_twice_under_one_key_it_is_stored"))}
       ${error && html`<p class="error whole" role="alert">${error}</p>`}
-      <p class="buttons whole"><button class="primary" disabled=${busy || !form.content}>Push</button></p>
-      ${stored && html`<p class="stored whole" role="status">${stored.deduplicated ? "It was stored already, as" : "Stored as"} ${" "}<a href=${address.eventsAddress(thread.id, { event: stored.id })}>event ${stored.id}</a>.</p>`}
+      <p class="buttons whole"><button class="primary" disabled=${busy || !form.content}>${t("push_2")}</button></p>
+      ${stored && html`<p class="stored whole" role="status">${storedText(thread, stored)}</p>`}
     </form>
-    <h2>As a command</h2>
+    <h2>${t("as_a_command")}</h2>
     <${Line} lines=${asCommand(thread, form)} />
   </div>`;
+}
+
+function storedText(thread, { id, deduplicated }) {
+  const event = html`<a href=${address.eventsAddress(thread.id, { event: id })}>${t("event_id_2", { id: String(id) })}</a>`;
+  return deduplicated ? t("it_was_stored_already_as_event", { event }) : t("stored_as_event", { event });
 }
 
 function asCommand(thread, { content, type, subtype, source, metadata, key }) {

@@ -1,13 +1,14 @@
 // A run: its result, what became of what it was given, and what it printed.
 
 import { html, useEffect, useState } from "../vendor/preact.js";
+import { t } from "../language.js";
 import { Do, Fold, Plain } from "../parts.js";
 import { Ago, Stamp, duration } from "../time.js";
 import { beginning, bytesText, visible } from "../text.js";
 import { api, get, post } from "./api.js";
 import { AsCommand, command } from "./command.js";
 import { Trace } from "./trace.js";
-import { count, exitText } from "./words.js";
+import { exitText } from "./words.js";
 import * as address from "../address.js";
 
 /** How many events a run was given are listed at first, and how many more on request. */
@@ -26,21 +27,22 @@ export function RunPage({ thread, route }) {
     return () => gone.abort();
   }, [about, id]);
   return html`<div class="page">
-    <h1>Run of <a href=${address.look(thread.id, "c", consumer)}>${visible(consumer)}</a></h1>
+    <h1>${t("run_of_name",
+      { name: html`<a href=${address.look(thread.id, "c", consumer)}>${visible(consumer)}</a>` })}</h1>
     ${error && html`<p class="error" role="alert">${error}</p>`}
     ${run && html`<${Whole} thread=${thread} consumer=${consumer} run=${run} />`}
   </div>`;
 }
 
 const OUTCOMES = {
-  succeeded: "It succeeded", failed: "It failed", dead: "It failed: what it was given is a dead letter now",
-  timed_out: "It took too long, and was ended", stopped: "It was stopped", deferred: "It could not work then",
-  interrupted: "It was interrupted by a shutdown", unknown: "Nobody knows how it ended: its supervisor was killed",
-  running: "It has been running",
+  succeeded: t("it_succeeded"), failed: t("it_failed"), dead: t("it_failed_what_it_was_given_is_a_dead"),
+  timed_out: t("it_took_too_long_and_was_ended"), stopped: t("it_was_stopped"), deferred: t("it_could_not_work_then"),
+  interrupted: t("it_was_interrupted_by_a_shutdown"), unknown: t("nobody_knows_how_it_ended_its"),
+  running: t("it_has_been_running"),
 };
 
 /** An agent that waits for the next message. */
-const IDLE = "It has answered, and is kept open for a next message: it has been there";
+const IDLE = t("it_has_answered_and_is_kept_open_for_a");
 
 function Whole({ thread, consumer, run }) {
   const { outcome, exit, started_at: began, ended_at: ended, duration_ms: took, attempt, events } = run;
@@ -56,21 +58,23 @@ function Whole({ thread, consumer, run }) {
   return html`
     <p class=${isWrong ? "verdict wrong" : "verdict"}>${isIdle ? IDLE : OUTCOMES[outcome] ?? visible(outcome)}${
       isWrong && exitText(exit) && ` (${exitText(exit)})`}${
-      took >= 0 && ` ${outcome === "running" ? "for" : "after"} ${duration(took)}`}.</p>
-    <p class="facts">From <${Stamp} time=${began} />${
-      ended && took >= 1000 && html` to <${Stamp} time=${ended} />`} · <${Ago} time=${began} /> · attempt ${attempt}${
-      events > 0 && html` · <a href=${given(thread, run)}>${count(events, "event")}</a> on stdin`}</p>
-    ${asks && html`<p><a href=${address.sessionAddress(thread.id)}>It asks for permission: answer it</a></p>`}
+      took >= 0 && ` ${outcome === "running" ? t("for_time", { time: duration(took) }) : t("after_time", { time: duration(took) })}`}.</p>
+    <p class="facts">${ended && took >= 1000
+      ? t("from_from_to_to_2", { from: html`<${Stamp} time=${began} />`, to: html`<${Stamp} time=${ended} />` })
+      : t("from_from", { from: html`<${Stamp} time=${began} />` })} · <${Ago} time=${began} /> · ${
+      t("attempt_n", { n: attempt })}${events > 0 && html` · ${t("events_on_stdin",
+        { events: html`<a href=${given(thread, run)}>${t("n_events", { n: events })}</a>` })}`}</p>
+    ${asks && html`<p><a href=${address.sessionAddress(thread.id)}>${t("it_asks_for_permission_answer_it")}</a></p>`}
     ${isWrong && !thread.read_only && itself?.state === "stalled" && itself.last_run?.id === run.id && html`<p>
-      <${Do} class="primary" title=${command(thread, "resume", consumer)} action=${resume}>Resume ${visible(consumer)}<//></p>`}
+      <${Do} class="primary" title=${command(thread, "resume", consumer)} action=${resume}>${t("resume_name", { name: visible(consumer) })}<//></p>`}
     <${Handled} thread=${thread} consumer=${consumer} events=${handled} all=${events}
-      none=${itself && itself.settings.deliver !== "wake" ? "Nothing on stdin." : "It takes its events itself."} />
-    <h2>What it printed</h2>
-    ${cut && html`<p class="hint">The end of ${bytesText(bytes)}.</p>`}
-    ${output ? html`<${Plain} text=${visible(output)} label="Output" />`
-      : html`<p class="hint">${output === undefined && outcome !== "running" ? "Its log is not kept any more." : "Nothing."}</p>`}
+      none=${itself && itself.settings.deliver !== "wake" ? t("nothing_on_stdin") : t("it_takes_its_events_itself")} />
+    <h2>${t("what_it_printed")}</h2>
+    ${cut && html`<p class="hint">${t("the_end_of_size_2", { size: bytesText(bytes) })}</p>`}
+    ${output ? html`<${Plain} text=${visible(output)} label=${t("output")} />`
+      : html`<p class="hint">${output === undefined && outcome !== "running" ? t("its_log_is_not_kept_any_more") : t("nothing")}</p>`}
     ${meanwhile.length > 0 && html`<${Fold} class="meanwhile" summary=${
-      `Stored during the run, by it and by others: ${count(meanwhile.length, "event")}`}>
+      t("stored_during_the_run_by_it_and_by", { n: meanwhile.length })}>
       ${() => html`<${Events} thread=${thread} events=${meanwhile} />`}<//>`}
     <${AsCommand} lines=${[command(thread, "logs", consumer), `${command(thread, "info", consumer)} --runs`]} />`;
 }
@@ -84,14 +88,14 @@ function given(thread, { first_event: first, last_event: last }) {
 function Handled({ thread, consumer, events, all, none }) {
   const [shown, setShown] = useState(FEW);
   const n = Math.max(events.length, all ?? 0), isOne = n === 1;
-  return html`<h2>What it was given${n > 1 && `: ${count(n, "event")}`}</h2>
+  return html`<h2>${n > 1 ? t("what_it_was_given_n_events", { n }) : t("what_it_was_given")}</h2>
     ${!events.length && html`<p class="hint">${none}</p>`}
     <div class="handled">${events.slice(0, shown).map(({ id, created_at: at, content }, place) => html`<${Fold} key=${id}
         open=${isOne || (consumer === "agent" && place === 0)} summary=${html`<span class="figure">${id}</span>
           ${" "}<${Stamp} time=${at} /> <span class="text">${visible(beginning(content, 160))}</span>`}>
       ${() => html`<${Trace} thread=${thread.id} event=${id} version=${thread} only=${consumer} />`}<//>`)}</div>
     ${events.length > shown && html`<p><button type="button" onClick=${() => setShown(shown + MORE)}>
-      Show more of ${count(events.length, "event")}</button></p>`}`;
+      ${t("show_more_of_n_events", { n: events.length })}</button></p>`}`;
 }
 
 function Events({ thread, events }) {

@@ -1,15 +1,16 @@
 // How long each kind of work and wait lasted.
 
 import { html } from "../vendor/preact.js";
+import { t } from "../language.js";
 import { duration } from "../time.js";
 import { beginning, visible } from "../text.js";
 import { union, without } from "./scale.js";
 
 /** The kinds of time. Of several at once only the first counts: a tool that waits for permission does nothing else. */
 const SPENT = {
-  permission: "waiting for permission", sub_agent: "sub-agents", tool: "tools", thinking: "thinking", text: "writing",
-  model: "the model before that", step: "steps", run: "the handler", attempt: "the agent otherwise", sleep: "asleep",
-  await: "waiting for an event", waiting: "waiting",
+  permission: t("waiting_for_permission"), sub_agent: t("sub_agents"), tool: t("tools"), thinking: t("thinking_3"),
+  text: t("writing"), model: t("the_model_before_that"), step: t("steps_2"), run: t("the_handler"),
+  attempt: t("the_agent_otherwise"), sleep: t("asleep"), await: t("waiting_for_an_event"), waiting: t("waiting"),
 };
 
 /** How many tools are named. */

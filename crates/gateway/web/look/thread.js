@@ -1,6 +1,7 @@
 // A thread: its errors, its consumers and its last events.
 
 import { html, useEffect, useRef } from "../vendor/preact.js";
+import { t } from "../language.js";
 import { Offline } from "../offline.js";
 import { Ago, Stamp } from "../time.js";
 import { bytesText, visible } from "../text.js";
@@ -16,7 +17,7 @@ import { Push } from "./push.js";
 import { RunPage } from "./run.js";
 import { useWatch } from "./stream.js";
 import { TracePage } from "./trace.js";
-import { NUMBER, count } from "./words.js";
+import { NUMBER } from "./words.js";
 import * as address from "../address.js";
 
 const PAGES = { thread: Overview, consumer: ConsumerPage, run: RunPage, events: Events, trace: TracePage, dead: Dead, push: Push };
@@ -36,9 +37,9 @@ export function Thread({ route }) {
   const Page = PAGES[route.page];
   return html`
     <${Offline} connection=${stream} />
-    ${stream.state === "refused" && html`<div class="page"><p class="error" role="alert">${stream.why}</p><p><a href=${address.look()}>All threads</a></p></div>`}
+    ${stream.state === "refused" && html`<div class="page"><p class="error" role="alert">${stream.why}</p><p><a href=${address.look()}>${t("all_threads")}</a></p></div>`}
     ${thread && html`<${Tabs} thread=${thread} page=${route.page} />
-      ${thread.read_only && html`<p class="hint read-only">Only looking: the gateway was started with --read-only.</p>`}
+      ${thread.read_only && html`<p class="hint read-only">${t("only_looking_the_gateway_was_started")}</p>`}
       ${trouble && html`<p class="page error" role="alert">${visible(trouble.message ?? trouble)}</p>`}
       ${!thread.error && html`<${Page} key=${route.page + (route.consumer ?? "") + (route.run ?? "") + (route.page === "trace" ? route.event : "")} thread=${thread} route=${route} />`}`}`;
 }
@@ -47,12 +48,12 @@ function Tabs({ thread, page }) {
   const { id, events, dead, consumers_state: consumers = [] } = thread;
   const tab = (pages, to, name, n, wrong) => html`<a href=${to} aria-current=${pages.includes(page) ? "page" : null}>${name}${
     n !== undefined && html` <span class=${wrong ? "figure failure" : "figure"}>${NUMBER.format(n)}</span>`}</a>`;
-  return html`<nav class="tabs" aria-label="In this thread">
-    ${tab(["thread", "consumer", "run"], address.look(id), "Consumers", consumers.length)}
-    ${tab(["events", "trace"], address.eventsAddress(id), "Events", events)}
-    ${tab(["dead"], address.deadAddress(id), "Dead letters", dead ?? 0, dead > 0)}
-    ${!thread.read_only && tab(["push"], address.look(id, "push"), "Push")}
-    ${thread.kind === "session" && html`<a href=${address.sessionAddress(id)}>Conversation</a>`}
+  return html`<nav class="tabs" aria-label=${t("in_this_thread")}>
+    ${tab(["thread", "consumer", "run"], address.look(id), t("consumers"), consumers.length)}
+    ${tab(["events", "trace"], address.eventsAddress(id), t("events"), events)}
+    ${tab(["dead"], address.deadAddress(id), t("dead_letters"), dead ?? 0, dead > 0)}
+    ${!thread.read_only && tab(["push"], address.look(id, "push"), t("push_2"))}
+    ${thread.kind === "session" && html`<a href=${address.sessionAddress(id)}>${t("conversation")}</a>`}
   </nav>`;
 }
 
@@ -60,23 +61,27 @@ function Overview({ thread }) {
   const { consumers_state: consumers = [], id, path, dead } = thread;
   const stalled = consumers.filter((consumer) => consumer.state === "stalled").length;
   const untaken = consumers.filter((consumer) => consumer.untaken_since).length;
-  const wrong = [stalled > 0 && `${count(stalled, "consumer")} ${stalled === 1 ? "has" : "have"} stalled`,
-    untaken > 0 && `nothing was taken by ${count(untaken, "consumer")}`].filter(Boolean).join(", ");
+  const wrong = [stalled > 0 && t("n_consumers_have_stalled", { n: stalled }),
+    untaken > 0 && t("nothing_was_taken_by_n_consumers", { n: untaken })]
+    .filter(Boolean).join(", ");
   const asks = /^the agent asks/.test(thread.attention ?? "");
   const held = consumers.filter(({ state, pending }) => state === "paused" && pending > 0).length;
   return html`<div class="page">
     <h1>${visible(thread.title || thread.name)}</h1>
     <p class=${wrong.length || dead ? "verdict wrong" : "verdict"}>
-      ${wrong}${wrong.length > 0 && dead > 0 && ", "}${dead > 0 && html`<a href=${address.deadAddress(id)}>${count(dead, "dead letter")}</a>`}${
-        wrong.length || dead ? "." : asks ? "" : "Nothing is wrong."}${held > 0 && ` ${count(held, "consumer")} ${held === 1 ? "is" : "are"} paused while events wait.`}</p>
-    ${asks && html`<p class="verdict"><a href=${address.sessionAddress(id)}>The agent asks for permission: answer it</a></p>`}
+      ${wrong}${wrong.length > 0 && dead > 0 && ", "}${dead > 0 && html`<a href=${address.deadAddress(id)}>${t("n_dead_letters", { n: dead })}</a>`}${
+        wrong.length || dead ? "." : asks ? "" : t("nothing_is_wrong")}${held > 0 && ` ${t("n_consumers_are_paused_while_events", { n: held })}`}</p>
+    ${asks && html`<p class="verdict"><a href=${address.sessionAddress(id)}>${t("the_agent_asks_for_permission_answer_it")}</a></p>`}
     <${Consumers} thread=${thread} />
-    ${consumers.length === 0 && html`<p class="hint">No consumer is subscribed: events are stored, and start nothing.</p>
+    ${consumers.length === 0 && html`<p class="hint">${t("no_consumer_is_subscribed_events_are")}</p>
       <${AsCommand} lines=${`${command(thread, "subscribe", "NAME", "COMMAND")} --deliver stdin`} />`}
     ${thread.to_come?.length > 0 && html`<${ToCome} thread=${thread} />`}
     <${Charts} thread=${thread} />
-    <p class="hint"><a href=${address.eventsAddress(id)}>${count(thread.events, "event")}</a> in all${thread.first_at && html`, the first <${Ago} time=${thread.first_at} />`}${
-      thread.newest_at && html`, the last <${Ago} time=${thread.newest_at} />`}${thread.size_bytes >= 0 && ` · ${bytesText(thread.size_bytes)} on disk`} · <code>${visible(path)}</code></p>
+    <p class="hint">${t("events_in_all",
+      { events: html`<a href=${address.eventsAddress(id)}>${t("n_events", { n: thread.events })}</a>` })}${
+      thread.first_at && html`, ${t("the_first_time", { time: html`<${Ago} time=${thread.first_at} />` })}`}${
+      thread.newest_at && html`, ${t("the_last_time", { time: html`<${Ago} time=${thread.newest_at} />` })}`}${
+      thread.size_bytes >= 0 && ` · ${t("size_on_disk", { size: bytesText(thread.size_bytes) })}`} · <code>${visible(path)}</code></p>
     <${AsCommand} lines=${[command(thread, "info"), `${command(thread, "peek")} -n 20 --follow`]} />
   </div>`;
 }
@@ -84,11 +89,11 @@ function Overview({ thread }) {
 function ToCome({ thread }) {
   const { to_come: list, scheduled } = thread;
   const hidden = scheduled - list.filter(({ rule }) => !rule).length;
-  return html`<h2>What is to come</h2>
-    <table class="to-come"><thead><tr><th scope="col">What</th><th scope="col">When</th><th scope="col">Content</th></tr></thead>
+  return html`<h2>${t("what_is_to_come")}</h2>
+    <table class="to-come"><thead><tr><th scope="col">${t("what")}</th><th scope="col">${t("when")}</th><th scope="col">${t("content")}</th></tr></thead>
       <tbody>${list.map(({ id, next, rule, content }) => html`<tr key=${id}><th scope="row"><code>${visible(id)}</code></th>
-        <td>${next ? html`<${Stamp} time=${next} />` : "paused"}${rule && html`<br /><small>${visible(rule)}</small>`}</td>
+        <td>${next ? html`<${Stamp} time=${next} />` : t("paused")}${rule && html`<br /><small>${visible(rule)}</small>`}</td>
         <td>${visible(content)}</td></tr>`)}</tbody></table>
-    ${hidden > 0 && html`<p class="hint">${count(hidden, "scheduled event")} more.</p>`}
+    ${hidden > 0 && html`<p class="hint">${t("n_scheduled_events_more", { n: hidden })}</p>`}
     <${AsCommand} lines=${[command(thread, "scheduled"), command(thread, "schedule", "list")]} />`;
 }

@@ -1,6 +1,7 @@
 // What became of an event, as a table of bars: waits, attempts, the turns of a model, tools, sub-agents, steps.
 
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { ONE, t } from "../language.js";
 import { Stamp, duration, useClock } from "../time.js";
 import { beginning, stoppedBy, visible, whoText } from "../text.js";
 import { state } from "../state.js";
@@ -8,19 +9,18 @@ import { api, get } from "./api.js";
 import { Card, hasCard } from "./card.js";
 import { scaleOf } from "./scale.js";
 import { Spent, busy, partsOf } from "./spent.js";
-import { count } from "./words.js";
 import * as address from "../address.js";
 
 const NAMES = {
-  pushed: "pushed", waiting: "waits", run: "run", model: "model", thinking: "thinks", text: "writes", tool: "tool",
-  permission: "asks", sub_agent: "sub-agent", step: "step", sleep: "sleeps", await: "awaits", plan: "plan",
-  event: "event", answer: "answers", done: "done", error: "error", cancelled: "cancelled", dead: "dead letter",
+  pushed: t("pushed"), waiting: t("waits"), run: t("run"), model: t("model"), thinking: t("thinks"), text: t("writes"), tool: t("tool"),
+  permission: t("asks"), sub_agent: t("sub_agent"), step: t("step_2"), sleep: t("sleeps"), await: t("awaits"), plan: t("plan"),
+  event: t("event_2"), answer: t("answers"), done: t("done"), error: t("error"), cancelled: t("cancelled_2"), dead: t("dead_letter_2"),
 };
 
 const ENDED = {
-  failed: "failed", rejected: "rejected", no_result: "no result", cancelled: "cancelled", cut: "cut off",
-  timed_out: "timed out", stopped: "stopped", deferred: "deferred", interrupted: "interrupted", unknown: "killed",
-  dead: "dead letter",
+  failed: t("failed_2"), rejected: t("rejected"), no_result: t("no_result"), cancelled: t("cancelled_2"), cut: t("cut_off"),
+  timed_out: t("timed_out"), stopped: t("stopped"), deferred: t("deferred"), interrupted: t("interrupted"), unknown: t("killed"),
+  dead: t("dead_letter_2"),
 };
 
 /** Ends that are nobody's fault. */
@@ -57,7 +57,7 @@ export function Trace({ thread, event, version, only }) {
   const { trace, error } = useTrace(thread, event, version);
   return html`${error && html`<p class="error" role="alert">${error}</p>`}
     ${trace && html`<${Bars} thread=${thread} trace=${trace} only=${only} />`}
-    ${!trace && !error && html`<p class="hint">Looking …</p>`}`;
+    ${!trace && !error && html`<p class="hint">${t("looking")}</p>`}`;
 }
 
 /** The bars, of which open ones last until now; first the event itself. */
@@ -72,7 +72,7 @@ function barsOf({ event, bars, now_ms: then, read }, only) {
   }));
   rows.forEach((bar, n) => { bar.inside = insideOf(rows, n); });
   const { id, content } = event, who = whoText(event.source, state.connection.clientId);
-  const pushed = { kind: "pushed", depth: 0, at_ms: 0, label: content, given: `by ${who}`, event: id, inside: 0 };
+  const pushed = { kind: "pushed", depth: 0, at_ms: 0, label: content, given: t("by_who", { who }), event: id, inside: 0 };
   return [pushed, ...rows];
 }
 
@@ -127,8 +127,8 @@ function Bars({ thread, trace, only }) {
     <${Zoom} view=${view} scale=${scale} onView=${setView} isMuch=${rows.length > 2} />
     <${Table} scale=${scale} onView=${setView}>${(drag) => seen.slice(0, most).map((bar) => row(bar, drag))}<//>
     ${seen.length > most && html`<p><button type="button" onClick=${() => setMost(most + MORE)}>
-      Show more of ${count(seen.length, "line")}</button></p>`}
-    ${trace.is_truncated && html`<p class="hint">There is more than what was read.</p>`}
+      ${t("show_more_of_n_lines", { n: seen.length })}</button></p>`}
+    ${trace.is_truncated && html`<p class="hint">${t("there_is_more_than_what_was_read")}</p>`}
   </div>`;
 }
 
@@ -139,9 +139,9 @@ function Zoom({ view, scale, onView, isMuch }) {
     const [from, to] = [0.5 - share / 2, 0.5 + share / 2].map(scale.time);
     if (to - from >= 1) onView([from, to]);
   };
-  return html`<p class="zoom"><span class="hint">Drag over the bars to zoom.</span>
-    <button type="button" onClick=${() => by(0.5)}>Zoom in</button>
-    ${view && html`<button type="button" onClick=${() => onView(null)}>Show all of it</button>`}</p>`;
+  return html`<p class="zoom"><span class="hint">${t("drag_over_the_bars_to_zoom")}</span>
+    <button type="button" onClick=${() => by(0.5)}>${t("zoom_in")}</button>
+    ${view && html`<button type="button" onClick=${() => onView(null)}>${t("show_all_of_it")}</button>`}</p>`;
 }
 
 /** The table. A drag over its bars chooses the part of the time that is shown. */
@@ -164,8 +164,8 @@ function Table({ scale, onView, children }) {
   };
   const cancel = () => setDrag(null);
   return html`<table onPointerDown=${down} onPointerMove=${move} onPointerUp=${up} onPointerCancel=${cancel}>
-    <thead><tr><th scope="col">What</th><th scope="col" class="after">After</th><th scope="col">Took</th>
-      <th scope="col" class="bars"><span class="unseen">When</span><${Axis} scale=${scale} /></th></tr></thead>
+    <thead><tr><th scope="col">${t("what")}</th><th scope="col" class="after">${t("after")}</th><th scope="col">${t("took")}</th>
+      <th scope="col" class="bars"><span class="unseen">${t("when")}</span><${Axis} scale=${scale} /></th></tr></thead>
     <tbody>${children(drag)}</tbody></table>`;
 }
 
@@ -195,12 +195,12 @@ function Row({ bar, bars, scale, drag, thread, isOpened, onOpen, isFolded, onFol
     : html`<span class="line">${what}</span>`;
   const toggle = inside > 0
     ? html`<button type="button" class="fold-toggle" aria-expanded=${!isFolded} onClick=${onFold}
-        aria-label=${`What is inside of ${name} ${visible(bar.label)}`}>${isFolded ? "▸" : "▾"}</button>`
+        aria-label=${t("what_is_inside_of_name", { name: `${name} ${visible(bar.label)}` })}>${isFolded ? "▸" : "▾"}</button>`
     : html`<span class="fold-toggle"></span>`;
   return html`<tr class=${`is-${kind}${isBad ? " bad" : PALE.has(ended) ? " pale" : ""}`}>
       <td class=${`step depth-${Math.min(depth, 6)}`}>${toggle}${line}</td>
       <td class="figure after">${after(at)}</td>
-      <td class="figure">${took >= 0 && (lasted > 0 || isOpen) && `${duration(lasted)}${isOpen ? " so far" : ""}`}</td>
+      <td class="figure">${took >= 0 && (lasted > 0 || isOpen) && `${duration(lasted)}${isOpen ? ` ${t("so_far")}` : ""}`}</td>
       <td class="bars"><svg aria-hidden="true">
         ${scale.folds.map(({ begin, end }) => html`<${Band} key=${begin} name="folded" from=${begin} to=${end} />`)}
         <rect class="floor" x="0" y="50%" width="100%" height="1" />
@@ -230,7 +230,7 @@ function Label({ bar: { kind, label, given, ended } }) {
   const isName = ["tool", "step", "await", "consumer"].includes(kind);
   return html`<span class=${isName ? "name" : ""}>${text}</span>${
     how && html` <strong class=${PALE.has(ended) ? "" : "failure"}>${how}</strong>`}${
-    isTime ? html` until <${Stamp} time=${given} />` : given && html` <code class="gist">${visible(given)}</code>`}`;
+    isTime ? html` ${t("until_time", { time: html`<${Stamp} time=${given} />` })}` : given && html` <code class="gist">${visible(given)}</code>`}`;
 }
 
 /** How long after the event was stored. */
@@ -238,15 +238,16 @@ function after(ms) {
   const sign = ms < 0 ? "−" : "+", all = Math.abs(ms) / 1000, minutes = Math.floor(all / 60);
   if (all < 1) return `${sign}${Math.round(all * 1000)} ms`;
   if (minutes >= 120) return `${sign}${duration(Math.abs(ms))}`;
-  return minutes ? `${sign}${minutes}:${String(Math.floor(all % 60)).padStart(2, "0")}` : `${sign}${all.toFixed(1)} s`;
+  return minutes ? `${sign}${minutes}:${String(Math.floor(all % 60)).padStart(2, "0")}` : `${sign}${ONE.format(all)} s`;
 }
 
 /** A page of its own. */
 export function TracePage({ thread, route: { event } }) {
   return html`<div class="page">
-    <h1>What became of <a href=${address.eventsAddress(thread.id, { event })}>event ${event}</a></h1>
+    <h1>${t("what_became_of_event", { event: html`<a href=${address.eventsAddress(thread.id, { event })}>${
+      t("event_id_2", { id: String(event) })}</a>` })}</h1>
     ${thread.kind === "session" && html`<p class="hint">
-      <a href=${address.sessionAddress(thread.id, event)}>In the conversation</a></p>`}
+      <a href=${address.sessionAddress(thread.id, event)}>${t("in_the_conversation")}</a></p>`}
     <${Trace} thread=${thread.id} event=${event} version=${thread} />
   </div>`;
 }
@@ -254,10 +255,10 @@ export function TracePage({ thread, route: { event } }) {
 /** Beside the conversation. */
 export function Beside({ conversation, seq }) {
   const item = conversation.bySeq.get(seq);
-  return html`<aside class="beside" aria-label="Trace">
-    <div class="bar"><h2>Trace</h2><span class="space"></span>
-      <a class="button" href=${address.traceAddress(conversation.id, seq)}>In Queues</a>
-      <a class="button" href=${address.sessionAddress(conversation.id)} aria-label="Close the trace">✕</a></div>
+  return html`<aside class="beside" aria-label=${t("trace")}>
+    <div class="bar"><h2>${t("trace")}</h2><span class="space"></span>
+      <a class="button" href=${address.traceAddress(conversation.id, seq)}>${t("in_queues")}</a>
+      <a class="button" href=${address.sessionAddress(conversation.id)} aria-label=${t("close_the_trace")}>✕</a></div>
     <${Trace} key=${seq} thread=${conversation.id} event=${seq} version=${item?.version} />
   </aside>`;
 }
