@@ -243,9 +243,17 @@ class Asyncio(WithThread):
                 waiting.cancel()
                 await asyncio.gather(waiting, return_exceptions=True)
                 return thread
+
+        async def use_again(thread):
+            self.assertGreater(await thread.push("after it was closed"), 52)
+            os.kill(thread._thread._session.pid, signal.SIGKILL)
+            with self.assertRaises(errors.SessionEnded):
+                await thread.push("x")
+            await thread.push("x")
+            await thread.close()
+
         thread = asyncio.run(use())
-        with self.assertRaises(errors.SessionEnded):
-            asyncio.run(thread.push("closed"))
+        asyncio.run(use_again(thread))
 
 
 async def first(events, count):

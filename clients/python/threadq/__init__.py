@@ -1,9 +1,8 @@
 """Durable event queues in a directory or in PostgreSQL, with no daemon: a client of the program ``thread``."""
 
 from . import errors
-from .aio import AsyncThread
 from .calls import Batch, Event
-from .client import Thread
+from .client import AsyncThread, Thread
 from .errors import Asleep, NotNow, Reject, ThreadError
 from .handlers import Run
 

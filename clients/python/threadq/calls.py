@@ -10,13 +10,13 @@ import sysconfig
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Generic, TypedDict, TypeVar, Union
+from typing import Any, Generic, TypedDict, TypeVar
 
 from .errors import Asleep, ThreadError, error_of
 
 T = TypeVar("T")
 #: ``"1h30m"``, seconds, or a timedelta.
-Duration = Union[str, int, float, timedelta]
+Duration = str | int | float | timedelta
 #: Warnings and notes of the program.
 log = logging.getLogger("threadq")
 
@@ -52,45 +52,17 @@ class Batch:
     last_id: int | None
 
 
-class Narrow(TypedDict, total=False):
-    """Which events. ``meta`` compares fields of the metadata; ``filter`` is an SQL condition."""
-
-    type: str
-    subtype: str
-    source: str
-    meta: Mapping[str, str]
-    filter: str
-
-
-class EventOptions(TypedDict, total=False):
-    """What an event has besides its content. ``key``, an idempotency key: it is stored once under it."""
-
-    source: str
-    type: str
-    subtype: str
-    meta: Mapping[str, Any]
-    key: str
-    expires: Duration
-
-
-class HandlerOptions(TypedDict, total=False):
-    """Options of ``thread subscribe``; see its help. ``start`` is its ``--from``."""
-
-    filter: str
-    key: str
-    concurrency: int
-    batch_size: int
-    max_attempts: int | str
-    backoff: str
-    timeout: Duration
-    idle: Duration
-    probe: Duration
-    stall_after: int | str
-    ahead: int
-    start: int | str
-    env: Mapping[str, str]
-    clear_env: bool
-    cwd: str
+#: Which events. ``meta`` compares fields of the metadata; ``filter`` is an SQL condition.
+Narrow = TypedDict("Narrow", {
+    "type": str, "subtype": str, "source": str, "meta": Mapping[str, str], "filter": str}, total=False)
+#: What an event has besides its content. ``key``, an idempotency key: it is stored once under it.
+EventOptions = TypedDict("EventOptions", {
+    "source": str, "type": str, "subtype": str, "meta": Mapping[str, Any], "key": str, "expires": Duration}, total=False)
+#: Options of ``thread subscribe``; see its help. ``start`` is its ``--from``.
+HandlerOptions = TypedDict("HandlerOptions", {
+    "filter": str, "key": str, "concurrency": int, "batch_size": int, "max_attempts": int | str, "backoff": str,
+    "timeout": Duration, "idle": Duration, "probe": Duration, "stall_after": int | str, "ahead": int,
+    "start": int | str, "env": Mapping[str, str], "clear_env": bool, "cwd": str}, total=False)
 
 
 @dataclass(frozen=True)
@@ -99,12 +71,11 @@ class Call(Generic[T]):
 
     args: list[str]
     result: Callable[[list[Any]], T]
-    input: str | None = None
+    input: str = ""
 
     def request(self) -> bytes:
         """The line for a session."""
-        request = {"args": self.args} if self.input is None else {"args": self.args, "input": self.input}
-        return json.dumps(request).encode() + b"\n"
+        return json.dumps({"args": self.args, "input": self.input}).encode() + b"\n"
 
     def finish(self, answer: Mapping[str, Any]) -> T:
         """The result, from the answer of a session."""
@@ -131,8 +102,7 @@ class Call(Generic[T]):
 def program() -> str:
     """The program that THREAD_PROGRAM names, else the one that came with this package, else the one on PATH."""
     own = os.path.join(sysconfig.get_path("scripts"), "thread")
-    found = os.environ.get("THREAD_PROGRAM") or (own if os.access(own, os.X_OK) else shutil.which("thread"))
-    if found:
+    if found := os.environ.get("THREAD_PROGRAM") or (own if os.access(own, os.X_OK) else shutil.which("thread")):
         return found
     raise error_of({"code": "spawn_failed", "error": "the program 'thread' is not installed",
                     "suggestion": "install it, or set THREAD_PROGRAM to its path"})
@@ -150,11 +120,12 @@ def failure(stderr: bytes, exit: int) -> ThreadError:
 def duration(length: Duration) -> str:
     if isinstance(length, timedelta):
         length = length.total_seconds()
-    return f"{max(0, round(length * 1000))}ms" if isinstance(length, (int, float)) else length
+    return length if isinstance(length, str) else f"{max(0, round(length * 1000))}ms"
 
 
-RENAMED = {"key": "idempotency-key", "delay": "in", "start": "from"}
 DURATIONS = {"expires", "timeout", "idle", "probe", "delay", "every", "claim", "wait"}
+#: What options are called here in general, and in commands that make an event.
+RENAMED, OF_EVENTS = {"start": "from", "after": "last-event-id"}, {"key": "idempotency-key", "delay": "in"}
 
 
 def options(given: Mapping[str, Any], renamed: Mapping[str, str] = RENAMED) -> list[str]:
@@ -162,36 +133,44 @@ def options(given: Mapping[str, Any], renamed: Mapping[str, str] = RENAMED) -> l
     words = []
     for name, value in given.items():
         flag = "--" + renamed.get(name, name).replace("_", "-")
-        if name in DURATIONS and value is not None:
-            value = duration(value)
         if isinstance(value, Mapping):
             words += [f"{flag}={key}={text}" for key, text in value.items()]
         elif value is True:
             words.append(flag)
         elif value is not None and value is not False:
-            words.append(f"{flag}={value}")
+            words.append(f"{flag}={duration(value) if name in DURATIONS else value}")
     return words
+
+
+def call(command: str, result: Callable[[list[Any]], T], *words: object, input: str = "", **given: Any) -> Call[T]:
+    return Call([command, *options(given), "--", *map(str, words)], result, input)
+
+
+def event(command: str, result: Callable[[list[Any]], T], content: Any, *words: str, meta: Any = None,
+          **given: Any) -> Call[T]:
+    """A command that makes an event."""
+    given["metadata"] = None if meta is None else json.dumps(meta)
+    return Call([command, *words, "--content-file=-", *options(given, OF_EVENTS)], result, text(content))
+
+
+def line(event: Any) -> str:
+    """A line of a batch."""
+    event = event if isinstance(event, Mapping) and "content" in event else {"content": event}
+    names = {"meta": "metadata", "key": "idempotency_key"}
+    return json.dumps({names.get(name, name): text(value) if name == "content" else value for name, value in event.items()})
 
 
 def text(content: Any) -> str:
     return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
 
 
-def event(command: list[str], content: Any, given: Mapping[str, Any], result: Callable[[list[Any]], T]) -> Call[T]:
-    """A command that makes an event."""
-    given = {"metadata" if name == "meta" else name: json.dumps(value) if name == "meta" else value
-             for name, value in given.items()}
-    return Call([*command, "--content-file=-", *options(given)], result, text(content))
-
-
-def line(event: Any) -> str:
-    """A line of a batch."""
-    event = dict(event) if isinstance(event, Mapping) and "content" in event else {"content": event}
-    for short, name in (("meta", "metadata"), ("key", "idempotency_key")):
-        if short in event:
-            event[name] = event.pop(short)
-    return json.dumps({**event, "content": text(event["content"])}) + "\n"
+def the(kind: Callable[[Any], T], name: str) -> Callable[[list[Any]], T]:
+    """A field of what was printed, as a result."""
+    return lambda out: kind(out[0][name])
 
 
 def events(out: list[Any]) -> list[Event]:
     return [Event.of(row) for row in out]
+
+
+STORED, CURSOR = the(int, "id"), the(int, "last_acked_id")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 CODES = """usage not_a_thread already_a_thread leftovers thread_moved foreign_database newer_schema wal_unsupported
@@ -23,20 +24,20 @@ class ThreadError(Exception):
         self.suggestion, self.code, self.exit = suggestion, code, exit
 
 
-_BY_CODE = {code: type(code.title().replace("_", ""), (ThreadError,), {"__module__": __name__}) for code in CODES}
-_BY_NAME = {kind.__name__: kind for kind in _BY_CODE.values()}
+_KINDS: dict[str, type[ThreadError]] = {
+    name: type(name, (ThreadError,), {"__module__": __name__}) for name in (code.title().replace("_", "") for code in CODES)}
 
 
 def __getattr__(name: str) -> type[ThreadError]:
-    if name in _BY_NAME:
-        return _BY_NAME[name]
+    if name in _KINDS:
+        return _KINDS[name]
     raise AttributeError(f"there is no error {name}")
 
 
 def error_of(answer: Any, exit: int = 1) -> ThreadError:
     """The error that an answer describes."""
     code = answer.get("code", "failed")
-    kind = _BY_CODE.get(code, ThreadError)
+    kind = _KINDS.get(code.title().replace("_", ""), ThreadError)
     return kind(answer.get("error", f"exit code {exit}"), answer.get("suggestion", ""), code, exit)
 
 
@@ -47,7 +48,7 @@ class Asleep(Exception):
 class NotNow(Exception):
     """Raised by a handler to get the event again after ``delay``. This is no failed attempt."""
 
-    def __init__(self, reason: str = "", delay: str | None = None) -> None:
+    def __init__(self, reason: str = "", delay: str | float | timedelta | None = None) -> None:
         super().__init__(reason)
         self.delay = delay
 

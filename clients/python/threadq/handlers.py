@@ -6,21 +6,20 @@ import asyncio
 import inspect
 import json
 import os
-import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from . import calls, errors
-from .calls import Call, Duration, Event, HandlerOptions, Narrow, options
+from .calls import Call, Duration, Event, Narrow, options
 from .errors import Asleep, NotNow, Reject
 
 if TYPE_CHECKING:
     from .client import Thread
 
-F = TypeVar("F", bound=Callable[..., Any])
 #: Names the handler, in the environment of a program that was started for it.
 STARTED_FOR = "THREADQ_HANDLER"
 #: A step: says that it begins, under which key, and then stores the line that it gets.
@@ -70,42 +69,10 @@ class Run:
             return None
 
 
-class Handlers:
-    """The part of ``Thread`` that is about handlers."""
-
-    def __init__(self) -> None:
-        self._handlers: dict[str, tuple[Callable[..., Any], HandlerOptions]] = {}
-
-    def handler(self, consumer: str, **options: Unpack[HandlerOptions]) -> Callable[[F], F]:
-        """Makes a function the handler of a consumer: it gets each event and, if it has two parameters, its ``Run``.
-
-        What it returns does not matter; the event is done then. What it raises is a failed attempt, except NotNow and
-        Reject. An ``async`` function gets up to ``batch_size`` (100) events at a time, any other one after the other;
-        with ``concurrency=N``, N processes of the program share the events.
-        """
-        def register(function: F) -> F:
-            self._handlers[consumer] = (function, options)
-            return function
-        return register
-
-    def run(self) -> None:
-        """Subscribes the handlers: from then on, ``thread`` starts this program, with the same arguments, for their events.
-        In a program that was started so, it handles events until there are no more. Call it last."""
-        started_for = os.environ.pop(STARTED_FOR, None)
-        if started_for is not None:
-            if started_for not in self._handlers:
-                raise errors.UnknownConsumer(f"this program has no handler for '{started_for}'", "unsubscribe it")
-            return _Answering(self, started_for, self._handlers[started_for][0]).run()
-        for consumer, (_, options) in self._handlers.items():
-            start = shlex.join([sys.executable, *sys.orig_argv[1:]])
-            command = f"{STARTED_FOR}={shlex.quote(consumer)} exec {start}"
-            self.subscribe(consumer, command, deliver="ndjson", replace=True, **options)  # type: ignore[attr-defined]
-
-
-class _Answering:
+class Answering:
     """Answers the events on stdin."""
 
-    def __init__(self, thread: Any, consumer: str, function: Callable[..., Any]) -> None:
+    def __init__(self, thread: Thread, consumer: str, function: Callable[..., Any]) -> None:
         self.thread, self.consumer, self.function = thread, consumer, function
         self.wants_run = len(inspect.signature(function).parameters) > 1
         # What the handler prints must not be taken for an answer; thread adds it to the log.
@@ -116,43 +83,33 @@ class _Answering:
         if inspect.iscoroutinefunction(self.function):
             return asyncio.run(self.concurrently())
         for line in sys.stdin.buffer:
-            event = Event.of(json.loads(line))
-            try:
-                self.call(event)
-                self.answer({"ack": event.id})
-            except Exception as error:
-                self.answer(refusal(event, error))
+            with self.answering(line) as given:
+                self.function(*given)
 
     async def concurrently(self) -> None:
-        async def handle(event: Event) -> None:
-            try:
-                await self.call(event)
-                self.answer({"ack": event.id})
-            except Exception as error:
-                self.answer(refusal(event, error))
+        async def handle(line: bytes) -> None:
+            with self.answering(line) as given:
+                await self.function(*given)
 
-        tasks: set[asyncio.Task[None]] = set()
-        while line := await asyncio.to_thread(sys.stdin.buffer.readline):
-            task = asyncio.create_task(handle(Event.of(json.loads(line))))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-        await asyncio.gather(*tasks)
+        async with asyncio.TaskGroup() as tasks:
+            while line := await asyncio.to_thread(sys.stdin.buffer.readline):
+                tasks.create_task(handle(line))
 
-    def call(self, event: Event) -> Any:
-        return self.function(event, *([Run(self.thread, self.consumer, event)] if self.wants_run else []))
-
-    def answer(self, answer: dict[str, Any]) -> None:
+    @contextmanager
+    def answering(self, line: bytes) -> Iterator[list[Any]]:
+        """Answers an event by how the block ends, which gets the handler's arguments."""
+        event = Event.of(json.loads(line))
+        answer: dict[str, Any] = {"ack": event.id}
+        try:
+            yield [event, Run(self.thread, self.consumer, event)][:1 + self.wants_run]
+        except Reject as error:
+            answer = {"reject": event.id, "error": str(error)}
+        except NotNow as error:
+            answer = {"nack": event.id, "attempt": False, "error": str(error)}
+            answer |= {"delay": calls.duration(error.delay)} if error.delay else {}
+        except Asleep:
+            answer = {"nack": event.id, "attempt": False}
+        except Exception as error:
+            sys.excepthook(type(error), error, error.__traceback__)
+            answer = {"nack": event.id, "error": f"{type(error).__name__}: {error}"}
         self.answers.write(json.dumps(answer) + "\n")
-
-
-def refusal(event: Event, error: Exception) -> dict[str, Any]:
-    """The answer for an event whose handler has raised an error."""
-    said = {"error": f"{type(error).__name__}: {error}" if not isinstance(error, (NotNow, Reject)) else str(error)}
-    if isinstance(error, Reject):
-        return {"reject": event.id, **said}
-    if isinstance(error, NotNow):
-        return {"nack": event.id, "attempt": False, **said, **({"delay": error.delay} if error.delay else {})}
-    if isinstance(error, Asleep):
-        return {"nack": event.id, "attempt": False}
-    sys.excepthook(type(error), error, error.__traceback__)
-    return {"nack": event.id, **said}
