@@ -347,13 +347,14 @@ impl Queue {
     }
 
     /// Removes a subscription and returns it; its cursor, dead letters, past runs and last log stay, but not its
-    /// rotated logs.
+    /// rotated logs and its hold.
     ///
     /// # Errors
     ///
     /// [`Error::UnknownConsumer`].
     pub fn unsubscribe(&mut self, consumer: &ConsumerId) -> Result<Subscription> {
         let removed = self.store.unsubscribe(consumer)?;
+        self.set_hold(consumer.as_str(), None)?;
         let stem = self.files.rotated_handler_logs(consumer);
         if let Err(e) = rotation::remove_logs(&self.files, HANDLER_LOGS, &stem, 0) {
             log!(self, Warn, "unsubscribe: consumer={consumer} its rotated logs were not removed: {e}");

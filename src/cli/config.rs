@@ -23,9 +23,11 @@ use crate::model::config::Key;
 ///                     parts of the JSONL log that were sealed longer ago; if it is not set, the latter go with
 ///                     their events
 ///   retention.steps   keep steps so long after their events are finished (7d if it is not set)
+///   hold.NAME         the id of the first event that NAME needs: it and all after it are kept. Agents whose memory is
+///                     the thread set it themselves; `thread unsubscribe NAME` removes it
 ///
 /// What is too old is deleted on the side, about once an hour, by the processes that work in the thread. Events that
-/// are pending for a consumer, and dead letters, always stay. To delete at once, use `thread prune`.
+/// are pending for a consumer or held, and dead letters, always stay. To delete at once, use `thread prune`.
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 #[command(after_help = "\
@@ -34,7 +36,7 @@ Examples:
   thread config -t inbox retention.events
   thread config -t inbox --unset retention.age")]
 pub struct Config {
-    /// The setting: retention.age, retention.events, retention.logs or retention.steps
+    /// The setting: retention.age, retention.events, retention.logs, retention.steps or hold.NAME
     #[arg(value_name = "KEY")]
     key: Option<String>,
     /// Its new value
@@ -61,37 +63,37 @@ impl Config {
         let name = key.name();
         if let Some(value) = value {
             signals::defer();
-            queue.store.set_config(name, Some(&value))?;
+            queue.store.set_config(&name, Some(&value))?;
             log!(queue, Info, "config: {name}={}", Quoted(&value));
             return if globals.json { output::line(as_json([(name, &value)])) } else { Ok(()) };
         }
         if self.unset {
             signals::defer();
-            if !queue.store.set_config(name, None)? {
-                return not_set(name);
+            if !queue.store.set_config(&name, None)? {
+                return not_set(&name);
             }
             log!(queue, Info, "config: {name} unset");
             return if globals.json { output::line(Value::Object(Map::new())) } else { Ok(()) };
         }
-        match queue.store.config()?.get(name) {
+        match queue.store.config()?.get(&*name) {
             Some(value) => globals.print(plain(value), as_json([(name, value)])),
-            None => not_set(name),
+            None => not_set(&name),
         }
     }
 }
 
-fn key(name: &str) -> Result<Key> {
+fn key(name: &str) -> Result<Key<'_>> {
     Key::parse(name).map_err(|similar| {
         let meant = similar.map(|key| format!("did you mean '{}'? ", key.name())).unwrap_or_default();
         let all = Key::ALL.map(Key::name).join(", ");
         Failure::usage(
             format_args!("there is no setting '{}'", plain(name)),
-            format_args!("{meant}The settings are {all}"),
+            format_args!("{meant}The settings are {all}, hold.NAME"),
         )
     })
 }
 
-fn checked(key: Key, value: &str) -> Result<String> {
+fn checked(key: Key<'_>, value: &str) -> Result<String> {
     key.check(value).map_err(|problem| {
         let hint = "see `thread config --help`; nothing was changed";
         Failure::usage(format_args!("invalid value for {}: {}", key.name(), plain(&problem)), hint)
@@ -109,7 +111,7 @@ fn not_set(name: &str) -> Result<()> {
 /// As an object. Counts are numbers.
 fn as_json<'a, N: ToString>(settings: impl IntoIterator<Item = (N, &'a String)>) -> Value {
     let value = |name: &str, text: &String| match text.parse::<u64>() {
-        Ok(count) if name == Key::RetentionEvents.name() => count.into(),
+        Ok(count) if matches!(Key::parse(name), Ok(Key::RetentionEvents | Key::Hold(_))) => count.into(),
         _ => Value::from(text.as_str()),
     };
     let pairs = settings.into_iter().map(|(name, text)| (name.to_string(), value(&name.to_string(), text)));

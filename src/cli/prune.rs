@@ -10,7 +10,7 @@ use super::progress::Progress;
 use super::root::{RootArg, for_each};
 use super::{Globals, limit, output};
 use crate::failure::{Failure, Result, usage};
-use crate::maintenance::prune::{self, Held, Old, Report, Request};
+use crate::maintenance::prune::{self, Held, HeldBy, Old, Report, Request};
 use crate::model::duration;
 use crate::model::location::Location;
 use crate::queue::Queue;
@@ -19,7 +19,8 @@ use crate::store::Pruned;
 /// Delete old events that no consumer still needs
 ///
 /// Prints how many were deleted. Stops before the oldest event that is still pending for a subscribed
-/// consumer, and leaves dead letters alone; --force deletes both. The sealed JSONL files keep the lines of
+/// consumer, or that is held (see `thread config --help`; not with --subtype), and leaves dead letters
+/// alone; --force deletes them all. The sealed JSONL files keep the lines of
 /// deleted events. Other programs may push while it runs.
 #[derive(Args)]
 #[command(after_help = "\
@@ -48,7 +49,7 @@ pub struct Prune {
     /// Delete nothing; print what would be deleted
     #[arg(long)]
     dry_run: bool,
-    /// Also delete pending events and dead letters
+    /// Also delete pending and held events, and dead letters
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -121,11 +122,17 @@ impl Prune {
         if dead_letters > 0 {
             output::note(name.clone() + &self.about_dead_letters(dead_letters));
         }
-        if let Some(Held { at, consumer }) = &report.held {
-            output::warn(format_args!(
+        match &report.held {
+            Some(Held { at, by: HeldBy::Pending(consumer) }) => output::warn(format_args!(
                 "{name}stopped before event {at}, which is pending for '{consumer}'; `thread seek` it past that or \
                  `thread unsubscribe` it if it is done with these, or prune with --force"
-            ));
+            )),
+            Some(Held { at, by: HeldBy::Hold(holder) }) => output::warn(format_args!(
+                "{name}stopped before event {at}, which '{}' needs, with all after it (the setting hold.{0}); prune \
+                 with --subtype or --force to delete such events too",
+                output::plain(holder)
+            )),
+            None => {}
         }
         if let Some((before, after)) = sizes {
             output::note(format_args!("{name}events.db had {before} bytes and has {after} now"));
@@ -176,7 +183,14 @@ impl Prune {
             "bytes": report.pruned.bytes,
             "dead_letters": report.pruned.dead_letters,
             "stopped_at": held.map(|held| held.at),
-            "consumer_id": held.map(|held| held.consumer.as_str()),
+            "consumer_id": held.and_then(|held| match &held.by {
+                HeldBy::Pending(consumer) => Some(consumer.as_str()),
+                HeldBy::Hold(_) => None,
+            }),
+            "hold": held.and_then(|held| match &held.by {
+                HeldBy::Pending(_) => None,
+                HeldBy::Hold(holder) => Some(holder.as_str()),
+            }),
             "dry_run": self.dry_run,
         });
         if let Some((files, bytes)) = sealed {

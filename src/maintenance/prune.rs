@@ -1,7 +1,7 @@
 //! Deleting old events that no consumer needs any more.
 //!
 //! Before an event is deleted, its line is in a sealed JSONL file that was synced. Unless forced, the event
-//! is not pending for any subscribed consumer either: each transaction that deletes events checks whether a
+//! is neither held nor pending for any subscribed consumer: each transaction that deletes events checks whether a
 //! consumer was subscribed or its cursor moved back in the meantime, and if so, prune determines again how
 //! far it may go.
 
@@ -15,7 +15,7 @@ use crate::model::filter::{Filter, Scope};
 use crate::model::subscription::Subscription;
 use crate::model::time::Time;
 use crate::queue::Queue;
-pub use crate::queue::pending::Held;
+pub use crate::queue::pending::{Held, HeldBy};
 use crate::store::{PruneRange, PruneStep, Pruned};
 
 /// Approximate time for which a step holds the write lock.
@@ -30,7 +30,7 @@ pub struct Request<'a> {
     pub old: Old,
     /// Only events of this subtype.
     pub subtype: Option<&'a str>,
-    /// Also delete pending events and those with dead letters.
+    /// Also delete events that are pending or held, and those with dead letters.
     pub force: bool,
     /// Delete nothing, only count.
     pub dry_run: bool,
@@ -52,7 +52,7 @@ pub enum Old {
 pub struct Report {
     /// What was deleted, or would be.
     pub pruned: Pruned,
-    /// The pending event that kept it from deleting more, if any.
+    /// The pending or held event that kept it from deleting more, if any.
     pub held: Option<Held>,
     /// The error that ended it after part of the work was done.
     pub failed: Option<Error>,
@@ -66,7 +66,7 @@ pub struct Report {
 pub fn prune(queue: &mut Queue, request: &Request<'_>, progress: &mut dyn FnMut(u64)) -> Result<Report> {
     let mut plan = Plan { upto: last_old(queue, request)?, held: None, seen: Vec::new() };
     if !request.force {
-        plan.hold_back(queue)?;
+        plan.hold_back(queue, request)?;
     }
     let mut counted = Pruned::default();
     walk(queue, request, &mut plan, true, &mut |found| counted += found)?;
@@ -114,10 +114,10 @@ struct Plan {
 }
 
 impl Plan {
-    /// Moves the limit before the oldest event that is pending now. Never moves it forward, because the JSONL
-    /// log was sealed only up to the first limit.
-    fn hold_back(&mut self, queue: &mut Queue) -> Result<()> {
-        let unneeded = queue.unneeded(self.upto, None)?;
+    /// Moves the limit before the oldest event that is pending now or, unless the request names what is to go, held.
+    /// Never moves it forward, because the JSONL log was sealed only up to the first limit.
+    fn hold_back(&mut self, queue: &mut Queue, request: &Request<'_>) -> Result<()> {
+        let unneeded = queue.unneeded(self.upto, request.subtype.is_none(), None)?;
         (self.upto, self.seen) = (unneeded.upto, unneeded.seen);
         if unneeded.held.is_some() {
             self.held = unneeded.held;
@@ -151,7 +151,7 @@ fn walk(
                 step(found);
                 at = reached;
             }
-            PruneStep::Overtaken => plan.hold_back(queue)?,
+            PruneStep::Overtaken => plan.hold_back(queue, request)?,
         }
         if at < plan.upto && !dry_run {
             queue.store.tidy()?;

@@ -2,47 +2,57 @@
 //!
 //! They are stored as texts. What a newer program has stored is kept and has no effect here.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::duration;
+use super::subscription::ConsumerId;
 
 /// A setting of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Key {
+pub enum Key<'k> {
     RetentionAge,
     RetentionEvents,
     RetentionLogs,
     RetentionSteps,
+    /// The first event that this holder needs. The name may be that of a consumer.
+    Hold(&'k str),
 }
+
+/// What the names of holds begin with.
+const HOLD: &str = "hold.";
 
 /// How long steps are kept once their events are finished, if that is not set.
 const STEPS: Duration = Duration::from_secs(7 * 86_400);
 
-impl Key {
-    /// All of them, by name.
-    pub const ALL: [Key; 4] =
+impl<'k> Key<'k> {
+    /// All of them but holds, by name.
+    pub const ALL: [Key<'static>; 4] =
         [Key::RetentionAge, Key::RetentionEvents, Key::RetentionLogs, Key::RetentionSteps];
 
     /// As it is stored and written.
-    pub const fn name(self) -> &'static str {
+    pub fn name(self) -> Cow<'static, str> {
         match self {
-            Key::RetentionAge => "retention.age",
-            Key::RetentionEvents => "retention.events",
-            Key::RetentionLogs => "retention.logs",
-            Key::RetentionSteps => "retention.steps",
+            Key::RetentionAge => "retention.age".into(),
+            Key::RetentionEvents => "retention.events".into(),
+            Key::RetentionLogs => "retention.logs".into(),
+            Key::RetentionSteps => "retention.steps".into(),
+            Key::Hold(holder) => format!("{HOLD}{holder}").into(),
         }
     }
 
     /// The key with that name. The error is a key with a similar name, if there is one.
-    pub fn parse(name: &str) -> Result<Key, Option<Key>> {
-        let found = Key::ALL.into_iter().find(|key| key.name() == name);
+    pub fn parse(name: &'k str) -> Result<Key<'k>, Option<Key<'static>>> {
+        let holder = name.strip_prefix(HOLD).filter(|holder| ConsumerId::new(holder).is_ok());
+        let found = Key::ALL.into_iter().find(|key| key.name() == name).or(holder.map(Key::Hold));
         found.ok_or_else(|| {
             // `retention-age`, `age`, `Retention.Age` and `retention.agee`.
             let name = name.to_lowercase().replace(['-', '_'], ".");
-            let is_like = |key: &Key| {
-                let last = key.name().rsplit('.').next().unwrap_or_default();
-                name == last || strsim::osa_distance(&name, key.name()) <= 2
+            let is_like = |key: &Key<'_>| {
+                let known = key.name();
+                let last = known.rsplit('.').next().unwrap_or_default();
+                name == last || strsim::osa_distance(&name, &known) <= 2
             };
             Key::ALL.into_iter().find(is_like)
         })
@@ -60,8 +70,13 @@ impl Key {
             Key::RetentionAge | Key::RetentionLogs | Key::RetentionSteps => {
                 duration::parse_positive(value).map(duration::format)
             }
-            Key::RetentionEvents => match count(value) {
-                Some(0) => Err("'0' is zero; give a larger number, or --unset to keep all events".to_owned()),
+            Key::RetentionEvents | Key::Hold(_) => match count(value) {
+                Some(0) => Err(match self {
+                    Key::Hold(_) => {
+                        "'0' is zero; give the id of an event, or --unset to hold none".to_owned()
+                    }
+                    _ => "'0' is zero; give a larger number, or --unset to keep all events".to_owned(),
+                }),
                 Some(count) => Ok(count.to_string()),
                 None => Err(format!("'{value}' is not a whole number, 1 or more")),
             },
@@ -91,8 +106,8 @@ impl Retention {
     /// The part of a thread's settings that is about retention. An invalid value, which only another program can have
     /// stored, sets no limit.
     pub fn of(config: &BTreeMap<String, String>) -> Retention {
-        let of = |key: Key| config.get(key.name());
-        let duration = |key: Key| duration::parse_positive(of(key)?).ok();
+        let of = |key: Key<'_>| config.get(&*key.name());
+        let duration = |key: Key<'_>| duration::parse_positive(of(key)?).ok();
         Retention {
             age: duration(Key::RetentionAge),
             events: of(Key::RetentionEvents).and_then(|text| count(text)).filter(|&count| count > 0),
@@ -106,10 +121,22 @@ impl Retention {
         Retention { steps: None, ..*self } == Retention::default()
     }
 
+    /// Whether nothing is set: steps are kept as long as usual, and everything else for good.
+    pub fn is_default(&self) -> bool {
+        *self == Retention::default()
+    }
+
     /// How long steps are kept once their events are finished.
     pub fn of_steps(&self) -> Duration {
         self.steps.unwrap_or(STEPS)
     }
+}
+
+/// Of the events that are held, the oldest, with its holder. An invalid value, which only another program can have
+/// stored, holds all events.
+pub fn oldest_hold(config: &BTreeMap<String, String>) -> Option<(i64, &str)> {
+    let holds = config.iter().filter_map(|(name, value)| Some((name.strip_prefix(HOLD)?, value)));
+    holds.map(|(holder, value)| (count(value).unwrap_or(1), holder)).min()
 }
 
 #[cfg(test)]
@@ -118,11 +145,13 @@ mod tests {
 
     #[test]
     fn values_are_checked_and_stored_in_one_form() {
-        let checked = |key: Key, value: &str| key.check(value).ok();
+        let checked = |key: Key<'_>, value: &str| key.check(value).ok();
         assert_eq!(checked(Key::RetentionAge, "1w").as_deref(), Some("7d"));
         assert_eq!(checked(Key::RetentionLogs, "90s").as_deref(), Some("1m30s"));
         assert_eq!(checked(Key::RetentionLogs, "90"), None, "no unit");
         assert_eq!(checked(Key::RetentionEvents, "00100").as_deref(), Some("100"));
+        assert_eq!(checked(Key::Hold("a"), "007").as_deref(), Some("7"));
+        assert_eq!(checked(Key::Hold("a"), "0"), None);
         for bad in ["", "0", "0s", "-1", "+1", " 1", "1.5", "7y", "ever", "11y", "99999999999999999999"] {
             assert_eq!(checked(Key::RetentionAge, bad), None, "{bad}");
             assert_eq!(checked(Key::RetentionEvents, bad), None, "{bad}");
@@ -140,11 +169,28 @@ mod tests {
             ("steps", Some(Key::RetentionSteps)),
             ("retention.stepz", Some(Key::RetentionSteps)),
             ("retention.runs", None),
+            ("hold.", None),
+            ("hold.a b", None),
             ("core.editor", None),
             ("", None),
         ] {
             assert_eq!(Key::parse(name), Err(meant), "{name}");
         }
+    }
+
+    #[test]
+    fn the_oldest_hold_counts() {
+        let config = |pairs: &[(&str, &str)]| {
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        };
+        let oldest =
+            |pairs: &[(&str, &str)]| oldest_hold(&config(pairs)).map(|(id, holder)| (id, holder.to_owned()));
+        assert_eq!(oldest(&[("retention.events", "5")]), None);
+        let holds = [("hold.a", "9"), ("hold.b.c", "7"), ("retention.events", "5")];
+        assert_eq!(oldest(&holds), Some((7, "b.c".to_owned())));
+        assert_eq!(oldest(&[("hold.a", "9"), ("hold.b", "x")]), Some((1, "b".to_owned())));
+        assert_eq!(Key::parse("hold.b.c"), Ok(Key::Hold("b.c")));
+        assert_eq!(Key::Hold("b.c").name(), "hold.b.c");
     }
 
     #[test]

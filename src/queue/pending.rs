@@ -1,10 +1,12 @@
-//! What is pending for a consumer, what no consumer needs any more, and the events on which a filter fails.
+//! What is pending for a consumer, what nobody needs any more, and the events on which a filter fails.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use super::Queue;
 use crate::error::{Error, Result};
 use crate::files::log::{self, log};
+use crate::model::config::oldest_hold;
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::pending::{self, PendingScan};
 use crate::store::FilterFailure;
@@ -12,14 +14,23 @@ use crate::store::FilterFailure;
 /// Only the first few failures are logged, so that a filter that fails on everything does not fill the log.
 const SHOWN: usize = 10;
 
-/// The oldest event that is pending for a consumer.
+/// The oldest event that is needed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
     pub at: i64,
-    pub consumer: ConsumerId,
+    pub by: HeldBy,
 }
 
-/// Events that are pending for no consumer.
+/// Why an event is needed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HeldBy {
+    /// It is pending for this consumer.
+    Pending(ConsumerId),
+    /// It is at, or after, the [hold](Queue::hold) of this name.
+    Hold(String),
+}
+
+/// Events that are pending for no consumer, and not held.
 pub(crate) struct Unneeded {
     /// All up to this one, except that their dead letters may be needed.
     pub upto: i64,
@@ -32,10 +43,22 @@ pub(crate) struct Unneeded {
 }
 
 impl Queue {
-    /// Which of the events up to `upto` are pending for no consumer. Filters are evaluated until `until`.
-    pub(crate) fn unneeded(&mut self, upto: i64, until: Option<Instant>) -> Result<Unneeded> {
+    /// Which of the events up to `upto` are pending for no consumer and, with `heeds_holds`, not held. Filters are
+    /// evaluated until `until`.
+    pub(crate) fn unneeded(
+        &mut self,
+        upto: i64,
+        heeds_holds: bool,
+        until: Option<Instant>,
+    ) -> Result<Unneeded> {
         let seen = self.store.subscriptions()?;
         let mut unneeded = Unneeded { upto, held: None, cut_short: false, seen: Vec::new() };
+        let config = if heeds_holds { self.store.config()? } else { BTreeMap::new() };
+        // What follows is looked at only up to there.
+        if let Some((at, holder)) = oldest_hold(&config).filter(|(at, _)| *at <= upto) {
+            unneeded.upto = at - 1;
+            unneeded.held = Some(Held { at, by: HeldBy::Hold(holder.to_owned()) });
+        }
         for subscription in &seen {
             let cursor = subscription.last_acked_id;
             // Where time is short, what was evaluated earlier may be enough.
@@ -56,7 +79,7 @@ impl Queue {
             };
             if let Some(at) = first.filter(|&at| at <= unneeded.upto) {
                 unneeded.upto = at - 1;
-                unneeded.held = Some(Held { at, consumer: subscription.consumer.clone() });
+                unneeded.held = Some(Held { at, by: HeldBy::Pending(subscription.consumer.clone()) });
             }
         }
         Ok(Unneeded { seen, ..unneeded })

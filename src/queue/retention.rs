@@ -3,9 +3,9 @@
 //! There is no process for it. Any process that works in a thread for some time (a supervisor, a worker, the timer)
 //! applies it on the side, and a push does so if nobody else has for long. A *pass* begins an hour or 10,000 events
 //! after the last one, or when a setting has changed. It is done in pieces, each so short that a push that waits for it
-//! hardly notices; any process may do the next one. It deletes only what is pending for no consumer, and no dead
-//! letters: each piece checks that again in its transaction, as `prune` does. How far a pass has come is in the file of
-//! its lock: whoever cannot read that begins the pass again.
+//! hardly notices; any process may do the next one. It deletes only what is pending for no consumer and
+//! not held, and no dead letters: each piece checks that again, as `prune` does. How far a pass has come is in the file
+//! of its lock: whoever cannot read that begins the pass again.
 
 use std::fs::File;
 use std::io;
@@ -24,7 +24,7 @@ use crate::files::log::log;
 use crate::files::watch::LOOK_EVERY;
 use crate::files::{Access, Files, HANDLER_LOGS, LOG};
 use crate::jsonl;
-use crate::model::config::Retention;
+use crate::model::config::{Key, Retention};
 use crate::model::time::{self, Time};
 use crate::store::{PruneRange, PruneStep, Pruned};
 
@@ -113,6 +113,30 @@ impl Keeper {
 }
 
 impl Queue {
+    /// The first event that this holder needs: no retention deletes it or a later one.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub fn hold(&mut self, holder: &str) -> Result<Option<i64>> {
+        let held = self.store.config()?.remove(&*Key::Hold(holder).name());
+        Ok(held.and_then(|id| id.parse().ok()))
+    }
+
+    /// Says which event is the first that this holder needs, or that it needs none. The holder is a name that a consumer
+    /// could have; if one has it, its hold goes with it when it is unsubscribed.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store: in PostgreSQL, the first setting of a schema needs the right to make the table for them.
+    pub fn set_hold(&mut self, holder: &str, first: Option<i64>) -> Result<()> {
+        if self.hold(holder)? != first {
+            let first = first.map(|id| id.to_string());
+            self.store.set_config(&Key::Hold(holder).name(), first.as_deref())?;
+        }
+        Ok(())
+    }
+
     /// Applies the thread's retention if that is due, for about this time.
     ///
     /// # Errors
@@ -135,7 +159,7 @@ impl Queue {
     pub fn apply_retention_after_push(&mut self, last: i64, count: u64) -> Result<()> {
         // With a server, a pusher may lack the right to delete, and asking would take each push a round trip.
         if !self.location().backend().has_database_file
-            || self.store.config()?.is_empty()
+            || Retention::of(&self.store.config()?).is_default()
             || State::stored(&self.files).is_some_and(|state| !state.is_overdue(last))
         {
             return Ok(());
@@ -249,7 +273,7 @@ fn piece(queue: &mut Queue, retention: &Retention, state: &mut State, newest: i6
     if old <= after {
         return Ok(false);
     }
-    let unneeded = queue.unneeded(old, Some(Instant::now() + LOOK_FOR))?;
+    let unneeded = queue.unneeded(old, true, Some(Instant::now() + LOOK_FOR))?;
     if unneeded.upto <= after {
         return Ok(unneeded.cut_short);
     }

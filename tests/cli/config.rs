@@ -25,6 +25,26 @@ fn what_is_set_is_printed_until_it_is_removed() {
 }
 
 #[test]
+fn a_hold_is_a_setting_of_any_name() {
+    let world = World::with_thread();
+    world.thread(["config", "hold.my.report", "007"]).quiet();
+    assert_eq!(world.thread(["config"]).quiet(), "hold.my.report=7\n");
+    let json = world.thread(["config", "--json", "hold.my.report"]).quiet();
+    assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), json!({ "hold.my.report": 7 }));
+    for (words, said) in [
+        (&["config", "hold.a", "0"][..], "--unset to hold none"),
+        (&["config", "hold.a", "x"], "'x' is not a whole number"),
+        (&["config", "hold.a b", "1"], "there is no setting 'hold.a b'"),
+        (&["config", "hold.", "1"], "hold.NAME"),
+    ] {
+        let error = world.thread(words).fails(2);
+        assert!(error.contains(said), "{words:?}: {error}");
+    }
+    world.thread(["config", "--unset", "hold.my.report"]).quiet();
+    assert_eq!(world.thread(["config"]).quiet(), "");
+}
+
+#[test]
 fn what_is_not_set_is_exit_1() {
     let world = World::with_thread();
     let not_set = "Error: retention.age is not set - set it with `thread config retention.age <value>`";

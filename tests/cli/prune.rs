@@ -108,7 +108,7 @@ fn a_dry_run_says_the_same_and_changes_nothing() {
     let dry = ["prune", "--before-id", "8", "--dry-run"];
     assert_eq!(world.off(dry).ends_with(0), ("4\n".into(), format!("{note}{stop}")));
     let mut expected = json!({"count": 4, "bytes": 40, "dead_letters": 0, "stopped_at": 5,
-                              "consumer_id": "bot", "dry_run": true});
+                              "consumer_id": "bot", "hold": null, "dry_run": true});
     assert_eq!(answer(&world, &dry[1..]), expected);
     assert_eq!(answer(&world, &["--older-than", "0s", "--dry-run", "--compact"]), expected);
     assert_eq!(stored(&world).len(), 10);

@@ -389,3 +389,40 @@ fn a_forgotten_consumer_is_named() {
     assert_eq!(world.consumer("lost")["holds_retention"], false);
     assert_eq!(problem(&world), Some(0));
 }
+
+#[test]
+fn what_is_held_stays_and_so_does_all_after_it() {
+    let world = world_that_keeps_three(10);
+    world.thread(["subscribe", "reader", "--no-handler"]).quiet();
+    world.thread(["ack", "reader", "10"]).quiet();
+    world.thread(["config", "hold.other", "8"]).quiet();
+    world.thread(["config", "hold.reader", "6"]).quiet();
+    push_long_after(&world);
+    assert_eq!(stored(&world), [6, 7, 8, 9, 10, 11]);
+    assert_eq!(world.consumer("reader")["holds_retention"], false);
+    assert_sound(&world);
+
+    // By hand, unless what is to go is named.
+    let (stdout, stderr) = world.thread(["prune", "--keep", "1"]).ends_with(0);
+    let told = "Warning: stopped before event 6, which 'reader' needs, with all after it (the setting hold.reader); prune \
+                with --subtype or --force to delete such events too\n";
+    assert_eq!((stdout.as_str(), stderr.as_str()), ("0\n", told));
+    let json = world.thread(["prune", "--keep", "1", "--json"]).ends_with(0).0;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        (&json["stopped_at"], &json["consumer_id"], &json["hold"]),
+        (&json!(6), &Value::Null, &json!("reader"))
+    );
+    world.off(["push", "x", "--subtype", "token"]).quiet();
+    world.off(["push", "x", "--subtype", "token"]).quiet();
+    world.thread(["ack", "reader", "13"]).quiet();
+    assert_eq!(world.thread(["prune", "--keep", "1", "--subtype", "token"]).ends_with(0).0, "1\n");
+    assert_eq!(stored(&world), [6, 7, 8, 9, 10, 11, 13]);
+
+    // It goes with its consumer; then the next one counts.
+    world.thread(["unsubscribe", "reader"]).quiet();
+    assert_eq!(world.thread(["config"]).quiet(), "hold.other=8\nretention.events=3\n");
+    push_long_after(&world);
+    assert_eq!(stored(&world), [8, 9, 10, 11, 13, 14]);
+    assert_eq!(world.thread(["prune", "--keep", "1", "--force"]).quiet(), "5\n");
+}

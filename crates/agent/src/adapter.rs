@@ -44,7 +44,7 @@ use crate::protocol::{Output, Protocol};
 use crate::seat::Seat;
 use crate::settings::{Settings, Stay};
 use crate::slots::{AgentSlots, Slot, Waiter};
-use crate::store::{push_once, store};
+use crate::store::{keep_from, push_once, store};
 use thread_conversation::runs::{Noted, Runs};
 use thread_conversation::{Entry, PermissionAnswer, Record, Session, Spent, is_ending};
 
@@ -103,6 +103,8 @@ pub struct Adapter {
     seen: i64,
     /// How far this adapter has moved the cursor; at first, the stored cursor.
     acknowledged: i64,
+    /// Retention keeps this event and all after it, if prompts follow from the thread.
+    kept_from: i64,
     /// The agent program's session, as recorded in the thread.
     session: Option<String>,
     /// The commands that the agent takes, as recorded in the thread; `None` before that was looked up.
@@ -175,6 +177,7 @@ impl Adapter {
             runs: Runs::after(cursor),
             seen: cursor,
             acknowledged: cursor,
+            kept_from: 0,
             session,
             commands: None,
             joined,
@@ -306,6 +309,14 @@ impl Adapter {
         }
         self.runs.note(Noted { record, is_pending, is_ending });
         Ok(())
+    }
+
+    /// Keeps retention from deleting this event, which prompts follow from, and all after it.
+    fn keep_from(&mut self, first: i64) {
+        if self.kept_from < first {
+            keep_from(&mut self.queue, self.options.consumer.as_str(), first);
+            self.kept_from = first;
+        }
     }
 
     /// Whether an event belongs to the attempt that is running.

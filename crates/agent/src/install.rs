@@ -11,6 +11,7 @@ use thread::run::control::notify_supervisors;
 use thread::{Error, Queue, Result};
 
 use crate::launcher;
+use crate::store::keep_from;
 
 /// The events that start an agent: messages from others, and cancel requests.
 pub const FILTER: &str = "type = 'message' AND source <> 'self' OR subtype = 'cancel'";
@@ -54,6 +55,12 @@ impl Install {
             from: None,
             replace: false,
         }
+    }
+
+    /// Whether the agent is given what was said before from the thread, which is its whole memory.
+    fn remembers_by_thread(&self) -> bool {
+        let mut pairs = self.options.windows(2);
+        pairs.any(|pair| pair[0] == "--protocol" && matches!(&*pair[1], "openai" | "ag-ui"))
     }
 
     /// Returns the handler's command line: the adapter with the current `PATH`, so that a later dispatch, for
@@ -110,7 +117,15 @@ pub fn install(queue: &mut Queue, launcher: &Launcher, install: &Install) -> Res
         from: install.from,
         replace: install.replace,
     };
+    let remembers = install.remembers_by_thread();
+    if remembers {
+        // Before there is anything that retention could delete.
+        keep_from(queue, consumer.as_str(), 1);
+    }
     queue.subscribe(&new)?;
+    if !remembers {
+        queue.set_hold(consumer.as_str(), None)?;
+    }
     if new.replace {
         // Ends a wait of the one that was replaced.
         notify_supervisors(queue);

@@ -67,11 +67,19 @@ pub struct Memory {
     exchanges: BTreeMap<i64, Exchange>,
     /// The message whose attempt began last, with the id of its run.
     begun: Option<(i64, Option<String>)>,
-    /// The last event that the newest summary covers, and its text.
-    summary: Option<(i64, String)>,
+    summary: Option<Summary>,
     /// The answers to requests for permission, by the ids of the requests: the first of each that is one of its
     /// choices.
     permitted: BTreeMap<String, String>,
+}
+
+/// The newest summary.
+#[derive(Debug, Clone)]
+struct Summary {
+    event_id: i64,
+    /// The last event that it covers.
+    upto: i64,
+    text: String,
 }
 
 /// A message, and what was said in answer to it.
@@ -171,8 +179,8 @@ impl Memory {
                 }
             }
             Entry::Summary { text, upto } => {
-                if self.summary.as_ref().is_none_or(|(before, _)| before < upto) {
-                    self.summary = Some((*upto, text.clone()));
+                if self.summary.as_ref().is_none_or(|before| before.upto < *upto) {
+                    self.summary = Some(Summary { event_id: id, upto: *upto, text: text.clone() });
                 }
             }
             Entry::Clear => (self.cleared, self.summary) = (id, None),
@@ -241,7 +249,7 @@ impl Memory {
             .collect();
         // In the order in which they were answered.
         past.sort_by_key(|(ended, _)| *ended);
-        let upto = self.summary.as_ref().map_or(0, |(upto, _)| *upto);
+        let upto = self.covered_upto();
         let past = past.into_iter().map(|(end, exchange)| {
             let messages = [user(&exchange.said)].into_iter().chain(exchange.answer()).collect();
             Unit { end, messages }
@@ -251,13 +259,34 @@ impl Memory {
         let [past, turns]: [Vec<Unit>; 2] = [past.collect(), turns.collect()];
         let [past, turns] =
             [past, turns].map(|units| units.into_iter().filter(|unit| unit.end > upto).collect::<Vec<_>>());
-        let summary = self.summary.as_ref().map(|(_, text)| text.as_str());
+        let summary = self.summary.as_ref().map(|summary| summary.text.as_str());
         if let Some((upto, messages)) = covered(&past, &turns, &current.said, summary, limits) {
             return Some(Step::Summarise { messages, upto });
         }
         let said = |units: Vec<Unit>| units.into_iter().flat_map(|unit| unit.messages);
         let messages = said(past).chain([user(&current.said)]).chain(said(turns)).collect();
         Some(Step::Ask { messages: with_summary(messages, summary), number: current.tried + 1 })
+    }
+
+    /// The first event that a later prompt may need. `cleared` is the newest request to forget what was before, which
+    /// may itself not be among the events; 0 if there is none. Messages that nobody has begun to answer are left to the
+    /// consumer's cursor.
+    pub fn needed_from(&self, cleared: i64) -> i64 {
+        let cleared = self.cleared.max(cleared);
+        let known = self.summary.as_ref().map_or(cleared, |summary| summary.event_id);
+        if known == 0 {
+            return 1;
+        }
+        let is_needed = |id: i64, exchange: &Exchange| match &exchange.ending {
+            None => exchange.has_begun,
+            Some(ending) => id > cleared && ending.event_id > self.covered_upto(),
+        };
+        let needed = self.exchanges.iter().filter(|(id, exchange)| is_needed(**id, exchange));
+        needed.map(|(id, _)| *id).chain([known]).min().unwrap_or(known)
+    }
+
+    fn covered_upto(&self) -> i64 {
+        self.summary.as_ref().map_or(0, |summary| summary.upto)
     }
 
     fn stage(&self, exchange: &Exchange, call_id: &str) -> Stage {

@@ -16,6 +16,7 @@ use thread::run::{Launcher, push};
 use thread::{After, Error, Event, NewEvent, Queue};
 
 use crate::model::{Marks, Outcome, function};
+use crate::store::keep_from;
 use crate::sub_agent::is_sub_agent;
 
 /// The name of the thread, and the subtype of its events.
@@ -286,6 +287,7 @@ impl Notebook {
                 Some(queue) => queue,
                 None => self.create()?,
             };
+            keep_from(&mut queue, MEMORY, 1);
             let known =
                 event.idempotency_key.as_deref().map(|key| queue.id_of_key(key)).transpose()?.flatten();
             let id = match known {

@@ -118,6 +118,19 @@ pub fn push_once(queue: &mut Queue, launcher: &Launcher, event: NewEvent<'static
     }
 }
 
+/// Keeps retention from deleting this event and all after it, because they are an agent's memory. What is held already is
+/// never more: if less is to be kept, somebody said so. A failure is only logged.
+pub fn keep_from(queue: &mut Queue, holder: &str, first: i64) {
+    let kept = match queue.hold(holder) {
+        Ok(Some(now)) if now >= first => return,
+        Ok(_) => queue.set_hold(holder, Some(first)),
+        Err(e) => Err(e),
+    };
+    if let Err(e) = kept {
+        queue.log(Level::Warn, format_args!("agent: retention may delete what '{holder}' needs: {e}"));
+    }
+}
+
 fn warn_of_taken(queue: &Queue, key: &str, id: i64) {
     let what =
         format_args!("agent: the idempotency key '{key}' belongs to event {id}, which is something else");

@@ -161,7 +161,10 @@ impl Adapter {
             _ => Vec::new(),
         };
         let (messages, state) = match self.options.protocol.takes_history() {
-            true => history(&mut self.queue, self.cleared, run.reply_to)?,
+            true => {
+                self.keep_from(self.cleared.max(1));
+                history(&mut self.queue, self.cleared, run.reply_to)?
+            }
             false => Default::default(),
         };
         Ok(Prompt {

@@ -118,6 +118,7 @@ impl Adapter {
                 memory.note(&record, is_ending);
             }
             if remaining == Remaining::None {
+                self.keep_from(memory.needed_from(self.cleared));
                 return Ok(memory.next(id, limits));
             }
         }

@@ -31,8 +31,13 @@ fn ask(text: &str) -> NewEvent<'static> {
 
 /// The memory of these events, of which the first has the id 1. What looks like an ending is one.
 fn memory(events: &[NewEvent<'_>]) -> Memory {
+    memory_from(1, events)
+}
+
+/// The same without the events before that id.
+fn memory_from(first: i64, events: &[NewEvent<'_>]) -> Memory {
     let mut memory = Memory::default();
-    for (id, event) in (1..).zip(events) {
+    for (id, event) in (1..).zip(events).filter(|(id, _)| *id >= first) {
         let record = Record::of(event.row(id, "2026-03-18T10:30:00.123Z").to_event());
         memory.note(&record, record.entry.ends().is_some());
     }
@@ -380,6 +385,9 @@ proptest! {
                 }
                 None => prop_assert_eq!(&asked(begun.next(*of, MOST)), prompt),
             }
+            // A message that nobody has begun to answer is pending, and so kept anyway.
+            let kept = memory_from(begun.needed_from(0).min(*of), &events[..=at]);
+            prop_assert_eq!(kept.next(*of, MOST), begun.next(*of, MOST));
         }
     }
 }
@@ -402,7 +410,14 @@ fn a_prompt_that_is_too_long_begins_with_a_summary() {
         text.contains("question 0") && text.contains("answer 0") && !text.contains("question 4"),
         "{text}"
     );
+    let kept = |events: &[NewEvent<'_>], of: i64| {
+        let first = memory(events).needed_from(0);
+        assert_eq!(memory_from(first, events).next(of, limits), memory(events).next(of, limits));
+        first
+    };
+    assert_eq!(kept(&events, last), 1, "without a summary everything is needed");
     events.push(run(last, 1).summary(upto, "in short"));
+    assert_eq!(kept(&events, last), upto + 1, "the first message that it does not cover");
     let Some(Step::Ask { messages, .. }) = memory(&events).next(last, limits) else { panic!() };
     let first = messages[0]["content"].as_str().unwrap();
     let question = upto / 3;
@@ -425,6 +440,7 @@ fn a_prompt_that_is_too_long_begins_with_a_summary() {
                 assert!(upto > covered, "each covers more than the one before");
                 covered = upto;
                 events.push(run(last, 1).summary(upto, "shorter"));
+                assert_eq!(kept(&events, last), last, "it covers a part of the run under way");
             }
             Some(Step::Ask { messages, .. }) => break messages,
             other => panic!("{other:?}"),
@@ -435,10 +451,11 @@ fn a_prompt_that_is_too_long_begins_with_a_summary() {
     assert!(first.contains("shorter") && !first.contains("in short") && first.ends_with("now"), "{first}");
     assert!(messages[1..].iter().step_by(3).all(|message| message["role"] == "assistant"), "{messages:?}");
     // What was said before a clear is in no summary.
-    events.push(clear(ADA).unwrap());
-    events.push(ask("anew"));
+    let answer = Answer { content: "done".into(), ..Answer::default() };
+    events.extend([run(last, 1).answer(&answer), clear(ADA).unwrap(), ask("anew")]);
     let id = events.len() as i64;
     assert_eq!(asked(memory(&events).next(id, limits)), said(&[("user", "anew")]));
+    assert_eq!(kept(&events, id), id - 1);
 }
 
 /// A turn of a generated run: how many calls it makes, and what happens while they are made.

@@ -14,6 +14,7 @@ mod kill;
 mod ndjson;
 mod openai;
 mod priorities;
+mod retention;
 mod slots;
 mod stop;
 mod sub_agents;

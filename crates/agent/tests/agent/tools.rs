@@ -66,7 +66,8 @@ pub fn script(turns: &[&[Value]]) -> String {
     Value::from_iter(turns.iter().map(|calls| json!({ "calls": calls }))).to_string()
 }
 
-fn requests(talk: &Talk) -> Vec<Value> {
+/// The bodies of the requests to the model so far.
+pub fn requests(talk: &Talk) -> Vec<Value> {
     let line = |line: String| serde_json::from_str::<Value>(&line).unwrap()["body"].take();
     talk.lines("requests").into_iter().map(line).collect()
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use thread_testkit::{Models, kill, postgres::server, wait_until};
+use thread_testkit::{Models, World, kill, postgres::server, wait_until};
 
 use crate::guards::running;
 use crate::machine::Machine;
@@ -96,6 +96,35 @@ fn a_run_can_be_cancelled_and_an_agent_stopped() {
     let pid = begins(&machine);
     machine.ok(&["agent", "stop"]);
     assert!(!is_there(&pid));
+}
+
+#[test]
+fn retention_takes_nothing_that_the_next_prompt_of_a_model_needs() {
+    let world = World::named("prompts");
+    let log = world.path("requests");
+    let Some(models) = Models::start(["--log", log.to_str().unwrap()]) else { return };
+    let options = ["--protocol", "openai", "--url", &models.url, "--model", "echo", "--idle", "0s"];
+    let Some(machine) = with(&options, "") else { return };
+    let count = || told(&machine, "1 = 1").len();
+    for (n, text) in ["one", "two", "three"].iter().enumerate() {
+        say(&machine, text);
+        wait_until("an answer", || answers(&machine).len() == n + 1);
+        // A setting that has changed is applied at once.
+        machine.ok(&["config", "retention.events", &format!("{}", n + 1)]);
+        let state = machine.base().join("run/_retention");
+        let applied = format!("events: Some({})", n + 1);
+        wait_until("the pass", || fs::read_to_string(&state).is_ok_and(|state| state.contains(&applied)));
+    }
+    assert_eq!(machine.ok(&["config", "hold.agent"]), "1\n");
+    assert_eq!(told(&machine, "id = 1"), ["one"]);
+    let last = world.lines("requests").pop().unwrap();
+    let last: serde_json::Value = serde_json::from_str(&last).unwrap();
+    let said = last["body"]["messages"].as_array().unwrap().iter();
+    let said: Vec<&str> = said.map(|message| message["content"].as_str().unwrap()).collect();
+    assert_eq!(said, ["one", "one", "two", "two", "three"]);
+    machine.ok(&["unsubscribe", "agent"]);
+    machine.ok(&["config", "retention.events", "1"]);
+    wait_until("the last pass", || count() == 1);
 }
 
 #[test]
