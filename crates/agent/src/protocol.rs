@@ -68,6 +68,8 @@ pub enum Output {
     Used(Spent),
     /// A request for permission, answered by [`Protocol::permit`].
     Asks(Permission),
+    /// The request for permission of this id needs no answer any more.
+    Withdrawn(String),
     Done(Done),
 }
 

@@ -198,7 +198,10 @@ impl Turn<'_> {
                 if let Some(at) =
                     self.questions.iter().position(|asked| asked.request_id == answer.request_id)
                 {
-                    self.screen.note(format_args!("it was answered: {}", answer.choice));
+                    match &*answer.choice {
+                        "" => self.screen.note("the agent needs no answer any more"),
+                        choice => self.screen.note(format_args!("it was answered: {choice}")),
+                    }
                     self.answered(at);
                 }
             }

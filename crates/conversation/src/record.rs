@@ -297,9 +297,14 @@ fn entry(event: &Event, metadata: Metadata) -> Option<Entry> {
         "agent" => Entry::Moved(content(event)?),
         "continued" => Entry::Continued { reply_to: reply_to?, after: metadata.after? },
         "forked" => Entry::Forked(content(event)?),
-        // An agent must not answer its own requests.
-        "permission_answer" if !is_own => Entry::PermissionAnswer(content(event)?),
-        "permission_answer" => return None,
+        "permission_answer" => {
+            let answer: PermissionAnswer = content(event)?;
+            // An agent may withdraw its requests, and must not answer them.
+            if is_own != answer.choice.is_empty() {
+                return None;
+            }
+            Entry::PermissionAnswer(answer)
+        }
         _ if !is_own => return None,
         "run" => Entry::RunStarted { attempt: content::<Started>(event)?.attempt, reply_to },
         "token" => Entry::Token { text: text(), message_id },

@@ -10,8 +10,8 @@ use thread::model::key::IdempotencyKey;
 use crate::metadata::Metadata;
 use crate::record::{Failure, Started, Summary};
 use crate::{
-    Answer, ClientInput, ModelTurn, Permission, Record, Status, ToolCall, ToolResult, own_event, text,
-    with_metadata,
+    Answer, ClientInput, ModelTurn, Permission, PermissionAnswer, Record, Status, ToolCall, ToolResult,
+    own_event, text, with_metadata,
 };
 
 /// The maximum part of an unfinished answer that the ending of a run keeps, in bytes.
@@ -149,6 +149,12 @@ impl Run {
     /// A request for permission.
     pub fn permission(&self, asked: &Permission) -> NewEvent<'static> {
         self.record("permission", text(asked), self.metadata())
+    }
+
+    /// The agent has withdrawn its request for permission of this id.
+    pub fn permission_withdrawn(&self, request_id: &str) -> NewEvent<'static> {
+        let withdrawn = PermissionAnswer { request_id: request_id.to_owned(), choice: String::new() };
+        self.record("permission_answer", text(&withdrawn), self.metadata())
     }
 
     /// An ending: the whole answer.

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::{Entry, PermissionAnswer, Priority, Record, Run};
+use crate::{Entry, Priority, Record, Run};
 
 /// A run that has no ending yet: of a message, or one that the agent began itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -204,10 +204,11 @@ impl Runs {
                     });
                 }
             }
-            Entry::PermissionAnswer(PermissionAnswer { request_id, choice }) => {
+            Entry::PermissionAnswer(answer) => {
                 for run in self.open.values_mut() {
-                    run.open_permissions
-                        .retain(|asked| asked.request_id != *request_id || !asked.choices.contains(choice));
+                    run.open_permissions.retain(|asked| {
+                        !answer.closes(&asked.request_id, asked.choices.iter().map(String::as_str))
+                    });
                 }
             }
             Entry::Error { retryable: true, reply_to: Some(reply_to), interrupted_by, .. } => {

@@ -265,6 +265,13 @@ fn an_answer_of_the_agent_to_its_own_request_is_none() {
 }
 
 #[test]
+fn only_the_agent_withdraws_a_request() {
+    let withdrawn = PermissionAnswer { request_id: "p".into(), choice: String::new() };
+    assert_eq!(read(&run().permission_withdrawn("p")).1, Entry::PermissionAnswer(withdrawn));
+    assert_eq!(read(&permission_answer("x", "p", "").unwrap()).1, Entry::Other);
+}
+
+#[test]
 fn the_text_of_content_parts_is_extracted() {
     assert_eq!(text_of("plain"), "plain");
     assert_eq!(text_of("[1, 2]"), "[1, 2]");
@@ -396,6 +403,11 @@ fn each_event_is_written_with_its_keys_in_this_order() {
             r#"{"run_id":"r","attempt":2}"#,
         ),
         (permission_answer("x", "p", "y").unwrap(), r#"{"request_id":"p","choice":"y"}"#, ""),
+        (
+            run().permission_withdrawn("p"),
+            r#"{"request_id":"p","choice":""}"#,
+            r#"{"run_id":"r","attempt":2}"#,
+        ),
         (session("acp", "s", 0), r#"{"protocol":"acp","session_id":"s"}"#, ""),
         (session("acp", "s", 7), r#"{"protocol":"acp","session_id":"s","cleared":7}"#, ""),
         (forked("x", &fork).unwrap(), r#"{"session_id":"s","title":"Fish","before":null}"#, ""),

@@ -177,8 +177,15 @@ impl Choice {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PermissionAnswer {
     pub request_id: String,
-    /// The id of one of the choices.
+    /// The id of one of the choices; empty if the agent has withdrawn the request.
     pub choice: String,
+}
+
+impl PermissionAnswer {
+    /// Whether it closes this request, if that has these choices.
+    pub fn closes<'c>(&self, request_id: &str, mut choices: impl Iterator<Item = &'c str>) -> bool {
+        self.request_id == request_id && (self.choice.is_empty() || choices.any(|id| id == self.choice))
+    }
 }
 
 /// An event of a sub-agent, as copied to its parent's thread: `sub_agent`, with the content `{"event","payload"}`

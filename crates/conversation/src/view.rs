@@ -58,7 +58,7 @@ pub enum Change<'r> {
     },
     /// The agent asks for permission: see [`RunView::asked`].
     Asked(&'r Permission),
-    /// Somebody has chosen one of the choices.
+    /// Somebody has chosen one of the choices, or the agent has withdrawn the request.
     Permitted(&'r PermissionAnswer),
     SubAgent {
         told: &'r SubAgent,
@@ -228,7 +228,10 @@ impl RunView {
             Entry::SubAgent(told) => return self.sub_agent(told),
             Entry::PermissionAnswer(answer) => {
                 let asked = self.asked.get(&answer.request_id)?;
-                asked.permission.choices.iter().find(|choice| choice.id == answer.choice)?;
+                let choices = asked.permission.choices.iter().map(|choice| &*choice.id);
+                if !answer.closes(&answer.request_id, choices) {
+                    return None;
+                }
                 self.asked.remove(&answer.request_id);
                 return Some(Change::Permitted(answer));
             }

@@ -236,9 +236,10 @@ export class Conversation {
     for (const { run } of this.items) {
       const step = run?.steps.findLast((step) => step.kind === "permission" && step.asked.requestId === requestId);
       if (!step) continue;
-      if (!step.asked.choices.some((offered) => offered.id === choice)) return;
-      if (step.answer) return;
-      Object.assign(step, { answer: choice, over: true, until: at });
+      // Without a choice, the agent has withdrawn its request.
+      if (choice && !step.asked.choices.some((offered) => offered.id === choice)) return;
+      if (step.answer || step.ending?.kind === "withdrawn") return;
+      Object.assign(step, { answer: choice || null, over: true, until: at, ending: choice ? undefined : { kind: "withdrawn" } });
       step.version++;
       if (step.call) step.call.version++;
       return this.touch(run.of);

@@ -92,5 +92,6 @@ export function says(given, title) {
 
 function unanswered(ending) {
   if (ending?.kind === "cancelled") return t("not_answered_why", { why: stoppedText(ending.why, state.conversation?.clientId) });
+  if (ending?.kind === "withdrawn") return t("not_answered_the_agent_needs_none");
   return ending?.kind === "failed" ? t("not_answered_the_attempt_failed") : t("nobody_answered_in_time");
 }

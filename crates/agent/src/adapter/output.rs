@@ -151,6 +151,7 @@ impl Adapter {
             match output {
                 // A status is no part of an answer.
                 Output::Status(_) | Output::Used(_) => {}
+                Output::Withdrawn(_) if self.unasked.is_empty() => {}
                 Output::Done(_) => self.stray(),
                 output if self.options.protocol.speaks_unasked() => self.unasked.push(output),
                 _ => self.stray(),
@@ -246,6 +247,7 @@ impl Adapter {
             }
             Output::Status(status) => push_status(attempt, &mut self.outbox, status),
             Output::Asks(asked) => self.permission_asked(asked),
+            Output::Withdrawn(program_id) => self.permission_withdrawn(&program_id),
             Output::Done(done) => self.done(done),
         }
     }
@@ -376,6 +378,7 @@ fn size_of(output: &Output) -> u64 {
         Output::Note(text) | Output::Summary { text, .. } => text.len(),
         Output::TooLong(_)
         | Output::Status(_)
+        | Output::Withdrawn(_)
         | Output::Session(_)
         | Output::Commands(_)
         | Output::Used(_)

@@ -59,6 +59,14 @@ impl Adapter {
         self.permit(&asked.program_id, Some(choice));
     }
 
+    /// Closes a request that the program has taken back.
+    pub(super) fn permission_withdrawn(&mut self, program_id: &str) {
+        let Some(attempt) = &mut self.attempt else { return };
+        let Some(at) = attempt.asked.iter().position(|asked| asked.program_id == program_id) else { return };
+        let asked = attempt.asked.remove(at);
+        self.outbox.event(attempt.run.permission_withdrawn(&asked.request_id));
+    }
+
     /// Rejects requests that were not answered in time.
     pub(super) fn reject_overdue(&mut self) {
         let Some(attempt) = &mut self.attempt else { return };

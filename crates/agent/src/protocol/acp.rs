@@ -16,8 +16,9 @@ use std::path::PathBuf;
 use agent_client_protocol_schema::ProtocolVersion;
 use agent_client_protocol_schema::v1::{
     AGENT_METHOD_NAMES, CLIENT_METHOD_NAMES, CancelNotification, Implementation, InitializeRequest,
-    PromptCapabilities, RequestPermissionOutcome, RequestPermissionRequest, RequestPermissionResponse,
-    SelectedPermissionOutcome, SessionNotification, SessionUpdate, ToolCallStatus, ToolCallUpdate,
+    PROTOCOL_LEVEL_METHOD_NAMES, PromptCapabilities, RequestPermissionOutcome, RequestPermissionRequest,
+    RequestPermissionResponse, SelectedPermissionOutcome, SessionNotification, SessionUpdate, ToolCallStatus,
+    ToolCallUpdate,
 };
 use serde_json::{Value, json};
 
@@ -85,6 +86,9 @@ impl Acp {
         let id = message.get("id").filter(|id| !id.is_null());
         match (message.get("method").and_then(Value::as_str), id) {
             (Some(method), Some(id)) => Ok(self.handle_request(method, id, message, out)),
+            (Some(method), None) if method == PROTOCOL_LEVEL_METHOD_NAMES.cancel_request => {
+                Ok(self.withdrawn(&message["params"]["requestId"], out))
+            }
             (Some(method), None) => Ok(self.handle_notification(method, message)),
             (None, Some(id)) => {
                 let request = id.as_u64().and_then(|id| self.requests.remove(&id));
@@ -285,6 +289,16 @@ impl Acp {
             wait_ms: None,
         }));
         output
+    }
+
+    /// The agent takes back one of its requests, which still gets a response.
+    fn withdrawn(&mut self, id: &Value, out: &mut Vec<u8>) -> Vec<Output> {
+        let request_id = id.to_string();
+        if !self.permissions.contains_key(&request_id) {
+            return Vec::new();
+        }
+        self.answer_permission(&request_id, RequestPermissionOutcome::Cancelled, out);
+        vec![Output::Withdrawn(request_id)]
     }
 
     fn answer_permission(&mut self, request_id: &str, outcome: RequestPermissionOutcome, out: &mut Vec<u8>) {

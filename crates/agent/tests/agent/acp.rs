@@ -111,10 +111,13 @@ fn the_example_of_the_npm_package_calls_tools_and_asks() {
 
 /// A talk with an agent that plays these steps, a list for each prompt: see `player.py`.
 fn plays(options: &[&str], prompts: &[serde_json::Value]) -> Option<Talk> {
+    plays_in(Talk::new(), options, prompts)
+}
+
+fn plays_in(talk: Talk, options: &[&str], prompts: &[serde_json::Value]) -> Option<Talk> {
     if lacks("python3") {
         return None;
     }
-    let talk = Talk::new();
     let lines: Vec<String> = prompts.iter().map(|steps| steps.to_string()).collect();
     let steps = talk.write("steps", &lines.join("\n"));
     let player = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/agent/player.py");
@@ -304,6 +307,35 @@ fn an_agent_cannot_answer_its_own_request() {
     answer_permission_from("self", &talk, &(request_id.clone(), "yes".into()));
     answer_permission(&talk, &(request_id, "no".into()));
     assert_eq!(talk.answer(id), "no");
+}
+
+#[test]
+fn a_request_that_the_agent_takes_back_is_closed() {
+    let talk = Talk::new();
+    let (taken_back, over) = (talk.path("taken back"), talk.path("over"));
+    let mut ask = asks(json!({ "toolCallId": "c", "title": "rm" }));
+    ask["until"] = taken_back.to_str().into();
+    let steps = json!([ask, { "wait": over }, { "stop": "end_turn" }]);
+    let Some(talk) = plays_in(talk, &[], &[steps]) else { return };
+    let id = talk.say("x");
+    let (request_id, choice) = asked(&talk, id, "allow_once");
+    talk.write("taken back", "");
+    let withdrawn = |talk: &Talk| {
+        talk.until("it is not withdrawn", |entries| {
+            entries.iter().find_map(|(_, run, entry)| match entry {
+                Entry::PermissionAnswer(answer) => Some((run.clone(), answer.clone())),
+                _ => None,
+            })
+        })
+    };
+    let (run, answer) = withdrawn(&talk);
+    assert_eq!(run, Some(format!("run_{id}")));
+    assert_eq!((answer.request_id, answer.choice.as_str()), (request_id.clone(), ""));
+    // It is too late for an answer.
+    answer_permission(&talk, &(request_id, choice));
+    talk.write("over", "");
+    assert_eq!(talk.answer(id), "cancelled");
+    assert_eq!(talk.is_settled(), Ok(()));
 }
 
 #[test]

@@ -383,6 +383,9 @@ fn a_request_for_permission_is_open_until_its_answer_or_the_end_of_the_attempt()
     assert_eq!(open(&talk), [first, second]);
     answer(&mut talk, "a", "yes");
     assert_eq!(open(&talk), [second]);
+    let third = ask(&mut talk, "c");
+    answer(&mut talk, "b", "");
+    assert_eq!(open(&talk), [third], "the agent has withdrawn the other");
     talk.fail(id, None);
     assert_eq!(open(&talk), Vec::<i64>::new());
 }

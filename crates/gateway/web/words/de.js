@@ -174,6 +174,7 @@ export default {
   answered_answer: "Beantwortet: {answer}",
   not_answered_why: "Nicht beantwortet. {why}",
   not_answered_the_attempt_failed: "Nicht beantwortet: Der Versuch schlug fehl.",
+  not_answered_the_agent_needs_none: "Nicht beantwortet: Der Agent braucht keine Antwort mehr.",
   nobody_answered_in_time: "Niemand antwortete rechtzeitig.",
   // reader.js
   there_is_no_connection_try_again_in_a: "Keine Verbindung. Bitte gleich noch einmal versuchen.",

@@ -175,6 +175,7 @@ export default {
   answered_answer: "Answered: {answer}",
   not_answered_why: "Not answered. {why}",
   not_answered_the_attempt_failed: "Not answered: the attempt failed.",
+  not_answered_the_agent_needs_none: "Not answered: the agent needs no answer any more.",
   nobody_answered_in_time: "Nobody answered in time.",
   // reader.js
   there_is_no_connection_try_again_in_a: "There is no connection. Try again in a moment.",

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::content::any;
 
-/// A permission request, or the answer to one.
+/// A permission request, or the answer to one, or that it needs none any more.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema), schemars(transform = crate::schema::one_of))]
 #[serde(untagged, try_from = "PermissionKeys")]
@@ -37,7 +37,7 @@ pub struct PermissionRequest {
 #[serde(rename_all = "camelCase")]
 pub struct PermissionAnswer {
     pub request_id: String,
-    /// The id of the choice.
+    /// The id of the choice; empty if the agent has withdrawn the request.
     pub choice: String,
 }
 

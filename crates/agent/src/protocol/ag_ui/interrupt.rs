@@ -6,6 +6,12 @@ use thread_conversation::{Choice, Permission};
 const ALLOW: &str = "allow";
 const REJECT: &str = "reject";
 
+/// The keys of what LangGraph's agents give `interrupt()` that have a sentence for people.
+const SAID: [&str; 6] = ["message", "question", "prompt", "description", "title", "query"];
+
+/// The longest title that is made of a value, in characters.
+const LONGEST_TITLE: usize = 300;
+
 /// Something that a run was interrupted for.
 #[derive(Debug)]
 pub struct Interrupt {
@@ -28,6 +34,15 @@ enum Form {
 }
 
 impl Interrupt {
+    /// What LangGraph says by default that it waits for, in the form of an interrupt: any value, often as JSON in a text.
+    pub fn of_lang_graph(id: &str, value: &Value) -> Value {
+        let parsed = value.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
+        let value = parsed.as_ref().filter(|parsed| parsed.is_object() || parsed.is_array()).unwrap_or(value);
+        let title: String = words(value).chars().take(LONGEST_TITLE).collect();
+        let given = if value.is_string() { &Value::Null } else { value };
+        json!({ "id": id, "message": title, "given": given })
+    }
+
     /// The interrupt in an event, and the request for permission that asks it. `arguments` are those of a call.
     pub fn of(event: &Value, arguments: impl FnOnce(&str) -> Value) -> Option<(Interrupt, Permission)> {
         let text = |key: &str| event[key].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
@@ -37,7 +52,7 @@ impl Interrupt {
         let permission = Permission {
             request_id: id.clone(),
             title: text("message").or_else(|| text("reason")).unwrap_or_else(|| "The agent asks".to_owned()),
-            arguments: call_id.as_deref().map_or(Value::Null, arguments),
+            arguments: call_id.as_deref().map_or_else(|| event["given"].clone(), arguments),
             call_id,
             details: match form {
                 Form::Other => "The answer has to be written, which is not possible here.".to_owned(),
@@ -63,6 +78,21 @@ impl Interrupt {
             Some(payload) => json!({ "interruptId": self.id, "status": "resolved", "payload": payload }),
             None => json!({ "interruptId": self.id, "status": "cancelled" }),
         });
+    }
+}
+
+/// A value in words: the sentence for people that it has, or else all of it.
+fn words(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(all) => all.iter().map(words).collect::<Vec<_>>().join("; "),
+        Value::Object(all) => {
+            let said = SAID.iter().find_map(|key| all.get(*key)?.as_str().filter(|text| !text.is_empty()));
+            let pair =
+                |(key, value): (&String, &Value)| format!("{}: {}", key.replace('_', " "), words(value));
+            said.map_or_else(|| all.iter().map(pair).collect::<Vec<_>>().join(", "), str::to_owned)
+        }
+        other => other.to_string(),
     }
 }
 
@@ -98,6 +128,26 @@ impl Form {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_lang_graph_waits_for_is_said_in_words() {
+        let asked = |value: Value| {
+            let (_, asked) = Interrupt::of(&Interrupt::of_lang_graph("i", &value), |_| Value::Null).unwrap();
+            (asked.title, asked.arguments)
+        };
+        let title = |value: Value| asked(value).0;
+        assert_eq!(asked(json!("sure?")), ("sure?".to_owned(), Value::Null));
+        assert_eq!(title(json!("7")), "7");
+        let question = json!({ "question": "Send it?", "to": "ada" });
+        assert_eq!(asked(question.clone()), ("Send it?".to_owned(), question.clone()));
+        assert_eq!(asked(question.to_string().into()), ("Send it?".to_owned(), question));
+        let action =
+            json!([{ "action_request": { "action": "rm", "args": { "path": "a b", "all": true } } }]);
+        assert_eq!(title(action.clone()), "action request: action: rm, args: path: a b, all: true");
+        assert_eq!(asked(action.to_string().into()).1, action);
+        assert_eq!((title(Value::Null), title(json!({}))), ("null".to_owned(), "The agent asks".to_owned()));
+        assert_eq!(title(json!("x".repeat(1000))).len(), LONGEST_TITLE);
+    }
 
     #[test]
     fn an_answer_has_the_form_that_the_agent_asks_for() {

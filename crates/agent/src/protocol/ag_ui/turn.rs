@@ -142,12 +142,8 @@ impl Turn {
             }
             "STATE_DELTA" => self.patch(&event["delta"]),
             "CUSTOM" if event["name"] == "on_interrupt" => {
-                let message = match &event["value"] {
-                    Value::String(text) => text.clone(),
-                    value => value.to_string(),
-                };
                 let id = format!("on_interrupt_{}", self.on_interrupt.len() + 1);
-                self.on_interrupt.push(json!({ "id": id, "message": message }));
+                self.on_interrupt.push(Interrupt::of_lang_graph(&id, &event["value"]));
                 Vec::new()
             }
             "MESSAGES_SNAPSHOT" => {
