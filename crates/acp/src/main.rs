@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use thread_protocol::client::NotFound;
+use thread_protocol::client::{NotFound, usage};
 
 use crate::options::Options;
 use crate::server::Server;
@@ -38,11 +38,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(e) => {
-            // The error, sometimes with a list below it, is the first paragraph.
-            let rendered = e.render().to_string();
-            let lines = rendered.split("\n\n").next().unwrap_or_default().lines().map(str::trim);
-            let what = lines.collect::<Vec<_>>().join(" ");
-            return report(what.trim_start_matches("error: "), "see `thread acp --help`", 2);
+            return report(&usage(&e.render().to_string()), "see `thread acp --help`", 2);
         }
     };
     // That no gateway runs yet is no reason to end: the editor is told when it asks for a session.

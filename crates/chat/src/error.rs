@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::fmt::Display;
 
+use thread_protocol::client::usage;
+
 pub type Result<T> = std::result::Result<T, Failure>;
 
 #[derive(Debug)]
@@ -27,11 +29,6 @@ impl Failure {
 
     /// A usage error found by clap, on one line.
     pub fn of_usage(error: &clap::Error) -> Failure {
-        let rendered = error.render().to_string();
-        // clap puts the error, sometimes with a list below it, in the first paragraph.
-        let what: Vec<&str> =
-            rendered.split("\n\n").next().unwrap_or_default().lines().map(str::trim).collect();
-        let what = what.join(" ");
-        Failure::usage(what.strip_prefix("error: ").unwrap_or(&what), "see `thread chat --help`")
+        Failure::usage(usage(&error.render().to_string()), "see `thread chat --help`")
     }
 }

@@ -10,6 +10,14 @@ pub const UNREADABLE: &str = "unreadable";
 
 const NEEDS_TOKEN: &str = "set THREAD_TOKEN to the content of the file `token` in the gateway's root";
 
+/// An error of a command line, of what clap prints of it: one line, without what follows it.
+pub fn usage(rendered: &str) -> String {
+    // The error, sometimes with a list below it, is the first paragraph.
+    let what = rendered.split("\n\n").next().unwrap_or_default().lines().map(str::trim);
+    let what = what.collect::<Vec<_>>().join(" ");
+    what.strip_prefix("error: ").unwrap_or(&what).to_owned()
+}
+
 /// A failure in words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explained {

@@ -19,7 +19,7 @@ use tokio_tungstenite::Connector;
 
 pub use self::address::Address;
 use self::connection::{Connection, trusting};
-pub use self::explain::{Explained, UNREADABLE};
+pub use self::explain::{Explained, UNREADABLE, usage};
 use self::inbox::Inbox;
 pub use self::local::{Found, NotFound, find};
 use crate::event::Frame;
