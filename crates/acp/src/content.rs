@@ -1,9 +1,9 @@
-//! Prompts as text, and messages as content blocks.
+//! Prompts as messages, and messages as content blocks.
 
 use agent_client_protocol_schema::v1::{
     AudioContent, ContentBlock, EmbeddedResourceResource, ImageContent, ResourceLink, TextContent,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use thread_protocol::{COMMANDS, Content};
 
 /// The gateway's commands that make sense in an editor, with their descriptions. Others would lead the connection to
@@ -13,13 +13,15 @@ pub const OFFERED: [(&str, &str); 2] = [
     ("status", "Show the status of the gateway and of this session"),
 ];
 
-/// The text of a prompt. Links stay where they are in it; the text of files that are part of it follows it.
+/// A prompt as a message: text in which links stay where they are, and which the text of files follows; then images,
+/// recordings and other files as parts.
 ///
 /// # Errors
 ///
-/// What it contains that cannot be sent.
-pub fn prompt(blocks: &[ContentBlock]) -> Result<String, &'static str> {
-    let (mut text, mut files) = (String::new(), String::new());
+/// What is wrong with it.
+pub fn prompt(blocks: &[ContentBlock]) -> Result<Content, &'static str> {
+    let (mut text, mut files, mut parts) = (String::new(), String::new(), Vec::new());
+    let media = |kind: &str, data: &str, mime_type: &str| json!({ "type": kind, "source": { "type": "data", "value": data, "mimeType": mime_type } });
     for block in blocks {
         match block {
             ContentBlock::Text(said) => text.push_str(&said.text),
@@ -30,15 +32,28 @@ pub fn prompt(blocks: &[ContentBlock]) -> Result<String, &'static str> {
                     text.push_str(&reference(name, &file.uri));
                     files.push_str(&format!("\n\n<context ref=\"{}\">\n{}\n</context>", file.uri, file.text));
                 }
-                _ => return Err("files that are not text cannot be sent"),
+                EmbeddedResourceResource::BlobResourceContents(file) => {
+                    let name = file.uri.rsplit('/').next().unwrap_or_default();
+                    text.push_str(&reference(name, &file.uri));
+                    parts.push(json!({ "type": "binary", "data": file.blob, "filename": name }));
+                }
+                _ => return Err("this kind of file is not known"),
             },
-            ContentBlock::Image(_) => return Err("images cannot be sent; attach them on the gateway's page"),
-            ContentBlock::Audio(_) => return Err("audio cannot be sent; attach it on the gateway's page"),
+            ContentBlock::Image(image) => parts.push(media("image", &image.data, &image.mime_type)),
+            ContentBlock::Audio(audio) => parts.push(media("audio", &audio.data, &audio.mime_type)),
             _ => return Err("this kind of content is not known"),
         }
     }
     text.push_str(&files);
-    if text.trim().is_empty() { Err("the prompt is empty") } else { Ok(text) }
+    match (text.trim().is_empty(), parts.is_empty()) {
+        (true, true) => Err("the prompt is empty"),
+        (_, true) => Ok(Content::Text(text)),
+        (true, false) => Ok(Content::Parts(parts)),
+        (false, false) => {
+            parts.insert(0, json!({ "type": "text", "text": text }));
+            Ok(Content::Parts(parts))
+        }
+    }
 }
 
 fn reference(name: &str, uri: &str) -> String {
@@ -90,18 +105,16 @@ fn block(part: &Value) -> Option<ContentBlock> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
-    fn text_of(blocks: Value) -> Result<String, &'static str> {
+    fn sent(blocks: Value) -> Result<Content, &'static str> {
         prompt(&serde_json::from_value::<Vec<ContentBlock>>(blocks).unwrap())
     }
 
     #[test]
     fn a_prompt_is_one_text_with_its_links_in_place_and_its_files_behind_it() {
         let text = |text: &str| json!({ "type": "text", "text": text });
-        let prompt = text_of(json!([
+        let prompt = sent(json!([
             text("See "),
             { "type": "resource_link", "name": "a.rs", "uri": "file:///w/a.rs" },
             text(" and "),
@@ -110,16 +123,28 @@ mod tests {
         ]));
         let expected = "See [@a.rs](file:///w/a.rs) and [@b.rs](file:///w/b.rs).\n\n\
             <context ref=\"file:///w/b.rs\">\nfn b() {}\n</context>";
-        assert_eq!(prompt.as_deref(), Ok(expected));
-        for (block, why) in [
-            (json!({ "type": "image", "data": "", "mimeType": "image/png" }), "images"),
-            (json!({ "type": "audio", "data": "", "mimeType": "audio/wav" }), "audio"),
-            (json!({ "type": "resource", "resource": { "uri": "u", "blob": "" } }), "files"),
-            (text(" \n"), "the prompt is empty"),
-        ] {
-            assert!(text_of(json!([block])).unwrap_err().starts_with(why), "{block}");
+        assert_eq!(prompt, Ok(Content::Text(expected.to_owned())));
+        for empty in [json!([text(" \n")]), json!([])] {
+            assert_eq!(sent(empty), Err("the prompt is empty"));
         }
-        assert_eq!(text_of(json!([])), Err("the prompt is empty"));
+        let image = json!({ "type": "image", "data": "QQ==", "mimeType": "image/png" });
+        let source = |mime_type: &str| json!({ "type": "data", "value": "QQ==", "mimeType": mime_type });
+        let shown = json!({ "type": "image", "source": source("image/png") });
+        assert_eq!(sent(json!([image])), Ok(Content::Parts(vec![shown.clone()])));
+        let mixed = json!([
+            text("Like "),
+            image,
+            { "type": "audio", "data": "QQ==", "mimeType": "audio/wav" },
+            { "type": "resource", "resource": { "uri": "file:///w/a.zip", "blob": "UEs=" } },
+        ]);
+        let parts = json!([
+            text("Like [@a.zip](file:///w/a.zip)"),
+            shown,
+            { "type": "audio", "source": source("audio/wav") },
+            { "type": "binary", "data": "UEs=", "filename": "a.zip" },
+        ]);
+        let Value::Array(parts) = parts else { panic!() };
+        assert_eq!(sent(mixed), Ok(Content::Parts(parts)));
     }
 
     #[test]

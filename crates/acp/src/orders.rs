@@ -1,6 +1,7 @@
 //! What a session is told to do.
 
 use serde_json::Value;
+use thread_protocol::Content;
 use tokio::sync::mpsc;
 
 /// How many orders may wait for a session. It takes none while it waits for the gateway.
@@ -14,7 +15,7 @@ pub type Orders = mpsc::Sender<Order>;
 pub enum Order {
     Prompt {
         id: Value,
-        text: String,
+        content: Content,
     },
     /// To end what is under way.
     Cancel,

@@ -123,8 +123,8 @@ impl Server {
                 Ok(())
             }
             PROMPT => parsed(params).and_then(|request: PromptRequest| {
-                let text = content::prompt(&request.prompt).map_err(invalid)?;
-                self.order(&request.session_id.0, Order::Prompt { id: id.clone(), text })
+                let content = content::prompt(&request.prompt).map_err(invalid)?;
+                self.order(&request.session_id.0, Order::Prompt { id: id.clone(), content })
             }),
             SET_MODE => parsed(params).and_then(|request: SetSessionModeRequest| {
                 let (agent, how) = (request.mode_id.to_string(), Choosing::Mode);
@@ -247,7 +247,7 @@ fn initialized() -> InitializeResponse {
         .delete(SessionDeleteCapabilities::new());
     let capabilities = AgentCapabilities::new()
         .load_session(true)
-        .prompt_capabilities(PromptCapabilities::new().embedded_context(true))
+        .prompt_capabilities(PromptCapabilities::new().embedded_context(true).image(true).audio(true))
         .session_capabilities(sessions);
     InitializeResponse::new(ProtocolVersion::V1)
         .agent_capabilities(capabilities)

@@ -138,7 +138,7 @@ impl Session {
 
     async fn obey(&mut self, order: Order) -> ControlFlow<Error> {
         match order {
-            Order::Prompt { id, text } => self.prompt(id, text).await,
+            Order::Prompt { id, content } => self.prompt(id, content).await,
             Order::Cancel => self.cancel(|_| true).await,
             Order::CancelRequest { id } => {
                 if self.turns.iter().any(|turn| turn.request == id) {
@@ -157,11 +157,14 @@ impl Session {
     }
 
     /// Sends a prompt. By its idempotency key it is stored once, even if it is sent again.
-    async fn prompt(&mut self, request: Value, text: String) {
-        let (text, _) = to_send(text);
+    async fn prompt(&mut self, request: Value, content: Content) {
+        let content = match content {
+            Content::Text(text) => Content::Text(to_send(text).0),
+            parts => parts,
+        };
         let params = AgentParams {
             session_id: Some(self.id.clone()),
-            message: Content::Text(text),
+            message: content,
             priority: None,
             metadata: None,
             idempotency_key: Some(Uuid::new_v4().to_string()),

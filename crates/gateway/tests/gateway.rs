@@ -205,6 +205,7 @@ scenarios! {
         an_editor_that_comes_back_finds_what_happened_and_is_asked_at_its_next_prompt
         agents_are_modes_and_a_directory_counts_where_it_may
         a_failed_run_is_an_error_and_what_cannot_be_reached_is_said
+        images_in_a_prompt_reach_the_agent
         an_editor_that_sends_nonsense_is_told_and_served
         the_npm_package_talks_is_asked_and_loads
     }

@@ -1,9 +1,9 @@
 //! HTTP: accepting connections and routing requests; everything offered in addition to the WebSocket.
 
 mod agui;
-mod attachments;
+pub mod attachments;
 mod content;
-mod error;
+pub mod error;
 mod hooks;
 mod login;
 mod mcp;

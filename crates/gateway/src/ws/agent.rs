@@ -12,6 +12,8 @@ use super::commands::{self, Command, Parsed};
 use super::methods::{Effect, Handler};
 use super::sessions;
 use crate::agents::seating::Choice;
+use crate::http::attachments::store_inline;
+use crate::http::error::HttpError;
 use crate::session::write::{self, ClientMessage, SessionWriter};
 
 /// Metadata keys that the gateway sets itself.
@@ -46,6 +48,17 @@ impl Handler for method::Agent {
         for reserved in RESERVED {
             metadata.shift_remove(*reserved);
         }
+        let session = match named.or(caller.session) {
+            Some(session) => session,
+            None => sessions::create(caller, None, Choice::default()).await?,
+        };
+        // Read before the message is stored: then its run is noticed at once.
+        let live = caller.gateway.hub.enter(session).await?;
+        if let Content::Parts(parts) = &mut content {
+            for part in parts {
+                store_inline(&caller.gateway, session, part).await.map_err(as_request_error)?;
+            }
+        }
         let (content, attachments) =
             write::extract_attachments(&caller.gateway.storage, &caller.origins, content, &mut metadata)?;
         let priority = params.priority.and_then(|word| Priority::of(word.as_str())).unwrap_or_default();
@@ -59,12 +72,6 @@ impl Handler for method::Agent {
             message_id: None,
             attachments,
         };
-        let session = match named.or(caller.session) {
-            Some(session) => session,
-            None => sessions::create(caller, None, Choice::default()).await?,
-        };
-        // Read before the message is stored: then its run is noticed at once.
-        let live = caller.gateway.hub.enter(session).await?;
         let gateway = caller.gateway.clone();
         let send = move |to: &mut SessionWriter<'_>| {
             gateway.agents.refresh(to.queue, session)?;
@@ -81,6 +88,10 @@ impl Handler for method::Agent {
         };
         Ok(Reply { then: Then::Queued(session, accepted), ..reply })
     }
+}
+
+fn as_request_error(HttpError { status, error, .. }: HttpError) -> RequestError {
+    if status.is_client_error() { RequestError::BadParams(error) } else { RequestError::Failed(error) }
 }
 
 fn key_of(key: Option<String>, session: Option<SessionId>) -> Result<Option<String>> {

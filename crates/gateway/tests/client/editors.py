@@ -332,7 +332,7 @@ async def a_failed_run_is_an_error_and_what_cannot_be_reached_is_said():
             assert code == -32603 and "exit" in why, why
             assert editor.said().startswith("half"), editor.updates
             for blocks, said in (
-                ([], "empty"), ([protocol.image_block("QQ==", "image/png")], "images"),
+                ([], "empty"), ([protocol.image_block("no base64", "image/png")], "base64"),
                 ([protocol.text_block("x" * (1 << 20))], "1 MiB"),
             ):
                 code, why = await failure(agent.prompt(session, blocks))
@@ -351,6 +351,28 @@ async def a_failed_run_is_an_error_and_what_cannot_be_reached_is_said():
                         code, why = await failure(other.new_session("/tmp"))
                         assert code == -32603 and said in why and " - " in why, why
             gateway.restart()
+
+
+async def images_in_a_prompt_reach_the_agent():
+    pixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    script = "cat; echo; IFS='\n'; for file in $THREAD_ATTACHMENTS; do wc -c <\"$file\"; done"
+    with Gateway("--agent", shlex.join(["sh", "-c", script])) as gateway:
+        editor = Editor()
+        async with opened(gateway, editor) as (agent, _):
+            told = await agent.initialize(protocol.PROTOCOL_VERSION)
+            assert told.agent_capabilities.prompt_capabilities.image, told
+            session = (await agent.new_session("/tmp")).session_id
+            zipped = protocol.resource_block(protocol.embedded_blob_resource("file:///w/a.zip", "UEsDBA=="))
+            blocks = [protocol.text_block("Look: "), protocol.image_block(pixel, "image/png"), zipped]
+            assert (await agent.prompt(session, blocks)).stop_reason == "end_turn"
+            said = editor.said().split("\n")
+            assert said[0] == "Look: [@a.zip](file:///w/a.zip)" and [n.strip() for n in said[1:3]] == ["70", "4"], said
+            # Whoever opens the session sees it.
+            editor.updates.clear()
+            await agent.load_session("/tmp", session)
+            shown = [update.content for _, update in editor.updates if update.session_update == "user_message_chunk"]
+            assert [part.type for part in shown] == ["text", "resource_link", "resource_link"], shown
+            assert shown[1].mime_type == "image/png" and shown[2].name == "a.zip", shown
 
 
 async def an_editor_that_sends_nonsense_is_told_and_served():
