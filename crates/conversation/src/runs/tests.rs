@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use thread::Event;
 
 use super::*;
-use crate::{Answer, Choice, Message, Permission, ToolCall, ToolResult};
+use crate::{Answer, Choice, Message, Permission, PermissionAnswer, ToolCall, ToolResult};
 
 /// An event as it is fed to [`Runs`].
 #[derive(Debug, Clone)]
