@@ -317,6 +317,7 @@ scenarios! {
         ten_requests_are_queued_everything_is_killed_and_ten_are_answered
         whatever_is_edited_the_agent_has_the_conversation_that_is_shown
         titles_are_for_the_task_model_in_a_session_that_no_list_has
+        the_agent_that_a_request_names_answers_it
         the_example_of_the_documentation_gets_an_answer
         the_npm_client_streams_calls_and_continues
     }

@@ -20,7 +20,7 @@ import pydantic
 from openai.types.responses import ResponseStreamEvent
 
 from agent import answer
-from agents import write
+from agents import moves, write
 from answers import ASKING, call, play, result, session_of, token, until
 from attachments import PNG
 from crowd import AGENT, HERE
@@ -528,8 +528,9 @@ async def titles_are_for_the_task_model_in_a_session_that_no_list_has():
             assert await refused(ask(api, user("x"), model="plain", headers={"X-Thread-Task": "title"})) == (400, "task_model_not_set", None)
             listed = (await (await gateway.client()).request("sessions.list"))["sessions"]
             assert [one["id"] for one in listed] == [session], listed
-            # It ends with the chat, which goes on where it was.
-            reply, again = await ask(api, user("hello"), said("HELLO"), user("more"), model="loud", headers=chat)
+            # It ends with the chat, which goes on where it was. A template leaves nothing in the header of a message.
+            reply, again = await ask(
+                api, user("hello"), said("HELLO"), user("more"), model="loud", headers={**chat, "X-Thread-Task": ""})
             assert (reply.choices[0].message.content, again) == ("MORE", session)
             # What is old is deleted, by the next gateway too.
             hidden = [path for path in pathlib.Path(gateway.root).glob("7461736b-7300-8*")]
@@ -541,6 +542,35 @@ async def titles_are_for_the_task_model_in_a_session_that_no_list_has():
             await until(lambda: not any(path.exists() for path in hidden[1:]))
             assert hidden[0].exists() and pathlib.Path(gateway.root, session).exists()
         models.kill()
+
+
+async def the_agent_that_a_request_names_answers_it():
+    with tempfile.TemporaryDirectory() as folder:
+        file = write(folder, {"name": "loud", "command": "tr a-z A-Z"}, {"name": "plain", "command": "cat"})
+        with Gateway("--agents", file) as gateway:
+            api = client(gateway)
+            text = lambda reply: reply.choices[0].message.content.strip()
+            first, session = await ask(api, user("a"), model="loud")
+            past = [user("a"), said(text(first)), user("b")]
+            second, same = await ask(api, *past, model="plain")
+            assert (text(first), text(second), same) == ("A", "b", session)
+            assert moves(gateway, session) == ["plain"]
+            # Tried again with the other one: a copy is moved, and the session stays with its agent.
+            again, copy = await ask(api, *past, model="loud")
+            assert text(again) == "B" and copy != session and moves(gateway, session) == ["plain"], again
+            # Several agents are asked the same, and give the same answer: each continues its own session.
+            names = ["loud", "plain"] * 2
+            ends = [await ask(api, user("1"), model=name, headers={"X-Session-Id": "both"}) for name in names[:2]]
+            more = [user("1"), said("1"), user("x")]
+            nexts = [await ask(api, *more, model=name, headers={"X-Session-Id": "both"}) for name in names[1:3]]
+            assert [text(reply) for reply, _ in nexts] == ["x", "X"], nexts
+            assert [id for _, id in nexts] == [ends[1][1], ends[0][1]], (ends, nexts)
+            # Whoever continues a response without naming an agent gets the one that the session has.
+            one = await api.responses.create(model="plain", input="a")
+            other = await api.responses.create(previous_response_id=one.id, input="b")
+            assert (one.output_text.strip(), other.output_text.strip()) == ("a", "b")
+            named = await api.responses.create(previous_response_id=other.id, input="c", model="loud")
+            assert named.output_text.strip() == "C", named
 
 
 async def the_example_of_the_documentation_gets_an_answer():

@@ -36,6 +36,8 @@ pub struct Request {
     pub after: Option<(SessionId, i64)>,
     /// The name of the agent.
     pub model: String,
+    /// The client has named it: a session of another agent is moved to it.
+    pub is_named: bool,
     /// The response that it continues.
     pub previous: Option<String>,
     pub background: bool,

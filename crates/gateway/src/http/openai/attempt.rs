@@ -15,9 +15,10 @@ use super::known::update;
 use super::matching::{Fit, fit};
 use super::path::{About, Path, handed};
 use super::text::normal;
+use crate::agents::seating::Choice;
 use crate::gateway::Gateway;
 use crate::http::agui::translate::Start;
-use crate::session::write::{ClientMessage, short};
+use crate::session::write::{Author, ClientMessage, short};
 
 /// The most that is handed to the agent with a message, in bytes of JSON.
 const MAX_HANDED: usize = 1024 * 1024;
@@ -68,11 +69,13 @@ pub async fn attempt(
     let message = message(gateway, session, request, content.clone()).await?;
     let (own, author) = (gateway.clone(), author(request.user.as_deref()));
     let past = request.conversation.past.clone();
+    let wanted = request.is_named.then(|| request.model.clone());
     let work = move || {
         let mut queue = own.root.queue(session)?;
         let mut path = own.known.last(session);
         update(&mut path, &mut queue)?;
-        let Some(fit) = place(&mut queue, &path, &past, aim)? else { return Ok(Tried::Other) };
+        let has_chat = about.chat.is_some();
+        let Some(fit) = place(&mut queue, &path, &past, aim, has_chat)? else { return Ok(Tried::Other) };
         let copy = |path: &Path| match path.exchanges.get(fit.at) {
             Some(next) if fit.can_be_copied => Tried::Copy { before: next.message },
             _ => Tried::Other,
@@ -80,6 +83,7 @@ pub async fn attempt(
         if !fit.is_end {
             return Ok(copy(&path));
         }
+        move_to(&own, &mut queue, session, &author, wanted.as_deref())?;
         own.agents.refresh(&mut queue, session)?;
         let mut message = message.clone();
         message.key = Some(format!("{CLIENT}:{}", fit.follows(&path)));
@@ -112,12 +116,31 @@ pub async fn attempt(
     }
 }
 
-/// The place in a session, as its thread has it now.
+/// Moves a session to the agent that a request names, if it has another.
+fn move_to(
+    gateway: &Gateway,
+    queue: &mut Queue,
+    session: SessionId,
+    author: &Author,
+    wanted: Option<&str>,
+) -> thread_sessions::Result<()> {
+    let Some(wanted) = wanted else { return Ok(()) };
+    let (_, now) = Choice::of(queue)?;
+    // A session whose agent has no name is not of this gateway's choosing.
+    if now.agent.is_none_or(|now| now == wanted) {
+        return Ok(());
+    }
+    let choice = Choice { agent: Some(wanted.to_owned()), ..Choice::default() };
+    gateway.agents.update(queue, session, &author.source(session), &choice).map(|_| ())
+}
+
+/// The place in a session, as its thread has it now. `has_chat`: the client has named the conversation.
 fn place(
     queue: &mut Queue,
     path: &Path,
     past: &[Exchange],
     aim: Aim,
+    has_chat: bool,
 ) -> thread_sessions::Result<Option<Fit>> {
     let all = path.exchanges.len();
     let at = |at: usize| Fit {
@@ -137,6 +160,9 @@ fn place(
     }
     let mut failed = None;
     let found = fit(past, path, &mut |exchange, beginning| {
+        if beginning.is_empty() {
+            return exchange.may_begin_with(beginning, has_chat);
+        }
         if exchange.is_open {
             return normal(path.said_so_far(exchange.message)).starts_with(beginning);
         }

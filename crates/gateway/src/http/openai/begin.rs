@@ -15,7 +15,7 @@ use super::attempt::{Aim, Tried, attempt};
 use super::calls::answer_calls;
 use super::conversation::Asks;
 use super::error::{OpenAiError, Result};
-use super::matching::{Fit, fit};
+use super::matching::fit;
 use super::new_session::{begun_in, brought, copied};
 use super::path::Path;
 use crate::gateway::Gateway;
@@ -94,15 +94,17 @@ async fn candidates(gateway: &Arc<Gateway>, request: &Request) -> Result<Vec<Ses
     };
     let past = &request.conversation.past;
     let fits = all.into_iter().filter(|(session, path)| is_candidate(*session, path));
-    let mut fits: Vec<(SessionId, Fit)> = fits
+    let mut fits: Vec<_> = fits
         .filter_map(|(session, path)| {
-            let fit = fit(past, &path, &mut |exchange, beginning| exchange.may_begin_with(beginning))?;
-            Some((session, fit))
+            let fit = fit(past, &path, &mut |exchange, beginning| {
+                exchange.may_begin_with(beginning, request.chat.is_some())
+            })?;
+            Some((session, fit, fit.rank(path.model.as_ref() == Some(&request.model))))
         })
         // Nothing was said: that is no place to continue, unless it has that name.
-        .filter(|(session, fit)| !past.is_empty() || fit.is_end && named == Some(*session))
+        .filter(|(session, fit, _)| !past.is_empty() || fit.is_end && named == Some(*session))
         .collect();
     // A stable sort: those that were active last stay first.
-    fits.sort_by_key(|(_, fit)| std::cmp::Reverse(fit.rank()));
-    Ok(fits.into_iter().take(TRIED).map(|(session, _)| session).collect())
+    fits.sort_by_key(|(.., rank)| std::cmp::Reverse(*rank));
+    Ok(fits.into_iter().take(TRIED).map(|(session, ..)| session).collect())
 }

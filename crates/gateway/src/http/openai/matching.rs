@@ -32,14 +32,15 @@ impl Fit {
         self.at.checked_sub(1).and_then(|last| path.exchanges.get(last)).map_or(0, |last| last.message)
     }
 
-    /// Which of two fits is the better one.
-    pub fn rank(&self) -> (usize, bool) {
-        (self.equal_users, self.is_end)
+    /// Which of two fits is the better one. A chat program may ask several agents the same: each has a session.
+    pub fn rank(&self, is_same_agent: bool) -> (usize, bool, bool) {
+        (self.equal_users, is_same_agent, self.is_end)
     }
 }
 
 /// Where a client's conversation continues in a session; `None` if the session is another conversation. `begins` says
-/// whether the text of an answer begins with another, both in normal form.
+/// whether the text of an answer begins with another, both in normal form. It is also asked about an empty text: a
+/// client that stopped reading before anything came shows no answer.
 pub fn fit(past: &[Brought], path: &Path, begins: &mut dyn FnMut(&Exchange, &str) -> bool) -> Option<Fit> {
     let shown = path.exchanges.get(..past.len()).filter(|_| !path.is_too_long)?;
     let (mut equal_users, mut beginning, mut can_be_copied) = (0, None, true);
@@ -51,7 +52,7 @@ pub fn fit(past: &[Brought], path: &Path, begins: &mut dyn FnMut(&Exchange, &str
             continue;
         }
         let answer = brought.answer();
-        let may_be_cut = at + 1 == past.len() && !answer.is_empty();
+        let may_be_cut = at + 1 == past.len();
         let is_sure = is_same_user || answer.chars().count() >= SURE;
         if !may_be_cut || !is_sure || !begins(exchange, &answer) {
             return None;

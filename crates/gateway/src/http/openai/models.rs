@@ -31,7 +31,9 @@ pub struct Chosen {
 pub fn chosen(gateway: &Gateway, name: Option<&str>, headers: &HeaderMap) -> Result<Chosen> {
     let name = model(gateway, name)?;
     let is_task = gateway.agents.tasks().any(|known| known == name);
-    let Some(task) = headers.get(TASK).filter(|_| !is_task) else { return Ok(Chosen { name, is_task }) };
+    // Chat programs fill such headers from a template, which leaves nothing for a message of a conversation.
+    let named = headers.get(TASK).filter(|task| !is_task && !task.as_bytes().trim_ascii().is_empty());
+    let Some(task) = named else { return Ok(Chosen { name, is_task }) };
     match gateway.agents.task_of(&name) {
         Some(name) => Ok(Chosen { name: name.to_owned(), is_task: true }),
         None => {

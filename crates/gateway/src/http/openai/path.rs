@@ -32,6 +32,8 @@ pub struct Path {
     /// Of which `user` its requests were, and under which name of the client's.
     pub user: Option<String>,
     pub chat: Option<String>,
+    /// The agent that its last request named.
+    pub model: Option<String>,
     /// Whether any message came over this interface.
     pub is_ours: bool,
     /// The runs that have not ended, by their messages.
@@ -175,6 +177,7 @@ impl Path {
         self.is_ours |= message.other.contains_key(About::KEY);
         self.user = self.user.take().or(about.user);
         self.chat = self.chat.take().or(about.chat);
+        self.model = about.model.or(self.model.take());
         if let (Some(before), Some(last)) = (about.before, self.exchanges.last_mut()) {
             last.forms.push(before);
         }
@@ -224,8 +227,12 @@ impl Exchange {
         }
     }
 
-    /// Whether an answer in normal form, not empty, may be the beginning of this one.
-    pub fn may_begin_with(&self, beginning: &str) -> bool {
+    /// Whether an answer in normal form may be the beginning of this one. That nothing was shown of it says little: it
+    /// counts only while the run is open, and for a client that has named the conversation.
+    pub fn may_begin_with(&self, beginning: &str, is_named: bool) -> bool {
+        if beginning.is_empty() {
+            return self.is_open && is_named;
+        }
         self.is_open
             || self.heads.iter().any(|head| beginning.starts_with(&**head) || head.starts_with(beginning))
     }
@@ -241,10 +248,8 @@ impl Exchange {
     pub fn is_shown_by(&self, brought: &Brought) -> bool {
         match brought.answer() {
             none if none.is_empty() => {
-                self.forms.is_empty()
-                    && !self.is_open
-                    && self.user.is_some()
-                    && self.user == brought.user_digest()
+                let shows_none = self.forms.is_empty() || self.forms.contains(&digest(""));
+                shows_none && !self.is_open && self.user.is_some() && self.user == brought.user_digest()
             }
             answer => self.forms.contains(&digest(&answer)),
         }

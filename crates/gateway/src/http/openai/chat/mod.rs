@@ -63,6 +63,7 @@ pub async fn complete(
         own: origin::own(&headers),
         after: None,
         model: chosen.clone(),
+        is_named: true,
         previous: None,
         background: false,
         is_task,

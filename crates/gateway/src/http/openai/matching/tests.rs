@@ -52,8 +52,8 @@ fn found(past: &Said, session: &Said) -> Option<Fit> {
         normal(session[at].1.as_deref().unwrap_or_default())
     };
     fit(&brought(past), &path, &mut |exchange, beginning| {
-        let begins = whole(exchange).starts_with(beginning);
-        assert!(!begins || exchange.may_begin_with(beginning), "the index must not hide a session");
+        let begins = !beginning.is_empty() && whole(exchange).starts_with(beginning);
+        assert!(!begins || exchange.may_begin_with(beginning, false), "the index must not hide a session");
         begins
     })
 }
@@ -96,6 +96,21 @@ fn what_a_client_has_of_an_answer_is_remembered_once_it_continues() {
     assert_eq!((found.at, found.is_end, found.beginning), (1, false, None));
     // A copy would have more than the client shows.
     assert!(!found.can_be_copied);
+}
+
+#[test]
+fn who_stopped_before_anything_came_continues_only_in_a_named_conversation() {
+    let open = path(&vec![("a".into(), None)]);
+    let over = path(&said(&[("a", "one")]));
+    let fits = |user: &str, path: &Path, is_named: bool| {
+        let past = brought(&said(&[(user, "")]));
+        fit(&past, path, &mut |exchange, beginning| exchange.may_begin_with(beginning, is_named))
+    };
+    let found = fits("a", &open, true).unwrap();
+    assert_eq!((found.at, found.is_end, found.beginning), (1, true, Some(digest(""))));
+    for (user, path, is_named) in [("a", &open, false), ("x", &open, true), ("a", &over, true)] {
+        assert_eq!(fits(user, path, is_named), None);
+    }
 }
 
 /// What people do with a conversation in a chat program before they say something.
@@ -164,7 +179,7 @@ proptest! {
                 .filter_map(|n| Some((n, found(chat, &sessions[n])?)))
                 .filter(|_| !chat.is_empty())
                 .collect();
-            fits.sort_by_key(|(_, fit)| std::cmp::Reverse(fit.rank()));
+            fits.sort_by_key(|(_, fit)| std::cmp::Reverse(fit.rank(true)));
             let session = match fits.first() {
                 Some((n, fit)) if fit.is_end => *n,
                 Some((n, fit)) if fit.can_be_copied => {

@@ -65,6 +65,7 @@ pub async fn create(
         None => None,
     };
     let request = Request {
+        is_named: asked.model.is_some(),
         conversation: asked.conversation,
         tools: asked.tools,
         user: asked.user,
