@@ -321,6 +321,10 @@ scenarios! {
         the_example_of_the_documentation_gets_an_answer
         the_npm_client_streams_calls_and_continues
     }
+    chat_programs {
+        what_open_webui_sends_ends_in_the_conversation_that_it_shows
+        what_librechat_sends_ends_in_the_conversation_that_it_shows
+    }
     copilotkit {
         text_comes_through
         a_tool_of_the_client_is_called_and_answered
