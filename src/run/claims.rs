@@ -164,7 +164,15 @@ impl Round {
             };
             let error = "the claim ended without an answer".to_owned();
             let exit = Exit::TimedOut;
+            // The wait before the next attempt counts from when it ended.
+            let ago = match taken.until.clock == self.clock.clock {
+                true => Duration::from_millis(self.clock.at.abs_diff(taken.until.at)),
+                false => Duration::ZERO,
+            };
+            let at = self.now - ago;
+            let took = (at - claim.since).to_std().ok();
             if taken.is_dead_letter {
+                self.tally.figures.failed(true, took);
                 self.window.drop_taken(id);
                 self.changes.push(LedgerChange::Claim { id, claim: None });
                 self.failed_again.push(id);
@@ -172,12 +180,7 @@ impl Round {
                 self.update.dead_letters.push(change);
                 continue;
             }
-            // The wait before the next attempt counts from when it ended.
-            let ago = match taken.until.clock == self.clock.clock {
-                true => Duration::from_millis(self.clock.at.abs_diff(taken.until.at)),
-                false => Duration::ZERO,
-            };
-            let failed = Failed { exit, counts: true, judged: false, delay: None, error, at: self.now - ago };
+            let failed = Failed { exit, counts: true, judged: false, delay: None, error, at, took };
             let (letters, runs) = (&mut self.update.dead_letters, &mut self.update.runs);
             let stalls =
                 settle::fail(&mut self.window, &mut self.tally, &self.current, id, failed, letters, runs);
@@ -348,6 +351,7 @@ impl Round {
         self.update.state.asleep = self.asleep;
         self.update.ledger = self.window.changes().to_vec();
         self.update.ledger.append(&mut self.changes);
+        self.update.figures = self.tally.counted();
         self.update.durable = true;
         if queue.store.update_run(&self.current, &self.update)?.is_none() {
             return Ok(None);
