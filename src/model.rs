@@ -11,6 +11,7 @@ pub mod due;
 pub mod duration;
 pub mod event;
 pub mod exponential_backoff;
+pub mod figures;
 pub mod filter;
 mod json;
 pub mod key;

@@ -7,6 +7,7 @@ pub mod backwards;
 pub mod dead;
 pub mod delivery;
 mod expired;
+pub mod figures;
 mod init;
 pub mod locations;
 pub(crate) mod pending;
@@ -33,6 +34,7 @@ use crate::model::position::Position;
 use crate::model::run::{Run, Span};
 use crate::model::subscription::{ConsumerId, NewSubscription, Subscription};
 use crate::model::time::{self, Time};
+use crate::pending::checked_filter;
 use crate::sqlite::{BUSY_LIMIT, Sqlite};
 use crate::store::{FilterFailure, Move, Moved, ScanRange, Store};
 
@@ -41,6 +43,9 @@ pub use self::push::{Pushed, PushedEvent};
 
 /// Maximum number of events per page when reading.
 const PAGE_EVENTS: usize = 1000;
+
+/// On so many events at most is a filter evaluated to count what is acknowledged.
+const MOST_COUNTED: i64 = 1000;
 
 /// An open thread. It can be sent between threads of the program; threads that work concurrently open one
 /// each.
@@ -409,7 +414,23 @@ impl Queue {
     ///
     /// [`Error::UnknownConsumer`].
     pub fn acknowledge(&mut self, consumer: &ConsumerId, id: i64) -> Result<Moved> {
-        self.store.move_cursor(consumer, id, Move::Acknowledge)
+        let matching = match self.subscription(consumer)? {
+            seen if seen.filter_text().is_some() => Some(self.matching_upto(&seen, id)?),
+            _ => None,
+        };
+        self.store.acknowledge(consumer, id, matching.as_deref())
+    }
+
+    /// The events past the cursor and up to `id` that match, of the last [`MOST_COUNTED`] ids.
+    pub(crate) fn matching_upto(&mut self, seen: &Subscription, id: i64) -> Result<Vec<i64>> {
+        let upto = id.min(self.store.newest()?);
+        let after = seen.scanned_upto(seen.last_acked_id).max(upto.saturating_sub(MOST_COUNTED));
+        // A broken filter matches nothing.
+        let Ok(Some(filter)) = checked_filter(seen) else { return Ok(Vec::new()) };
+        if after >= upto {
+            return Ok(Vec::new());
+        }
+        Ok(self.store.scan(&filter, ScanRange { after, upto, most: usize::MAX, until: None })?.ids)
     }
 
     /// Moves a cursor, backwards too. [`wake_consumer`](crate::run::wake::wake_consumer) has to follow. Also returns the

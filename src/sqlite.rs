@@ -11,6 +11,7 @@ mod dead_letters;
 mod due;
 mod error;
 mod events;
+mod figures;
 mod ledger;
 pub mod maintenance;
 mod migrate;
@@ -40,6 +41,7 @@ use crate::error::{DatabaseErrorKind, Error, IoContext, Result, database};
 use crate::files;
 use crate::model::closed::Closed;
 use crate::model::event::{CappedRow, NewEvent};
+use crate::model::figures::Counted;
 use crate::model::filter::Filter;
 use crate::model::ledger::Ledger;
 use crate::model::rows::{Table, Value, Values};
@@ -287,6 +289,15 @@ impl Store for Sqlite {
         }
     }
 
+    fn acknowledge(&mut self, consumer: &ConsumerId, id: i64, matching: Option<&[i64]>) -> Result<Moved> {
+        let doing = "recording the cursor";
+        // As above.
+        match consumers::plan_move(&self.conn, consumer, id, Move::Acknowledge).doing(doing)? {
+            (moved, None) => Ok(moved),
+            _ => self.transact(doing, |conn| consumers::acknowledge(conn, consumer, id, matching)),
+        }
+    }
+
     fn update_run(&mut self, seen: &Subscription, update: &RunUpdate) -> Result<Option<Subscription>> {
         let record = |store: &mut Sqlite| {
             let doing = "recording the state of a consumer";
@@ -349,6 +360,20 @@ impl Store for Sqlite {
     fn forget_steps(&mut self, now: Time, before: Time, most: usize) -> Result<(u64, bool)> {
         self.without_sync(|store| {
             store.transact("deleting old steps", |conn| Ok(steps::forget(conn, now, before, most)?))
+        })
+    }
+
+    fn has_figures(&mut self) -> Result<bool> {
+        figures::has_table(&self.conn).doing("reading the figures")
+    }
+
+    fn figures(&mut self, from: i64) -> Result<Vec<Counted>> {
+        figures::list(&self.conn, from).doing("reading the figures")
+    }
+
+    fn merge_figures(&mut self, now: Time, most: usize) -> Result<bool> {
+        self.without_sync(|store| {
+            store.transact("merging figures", |conn| Ok(figures::merge(conn, now, most)?))
         })
     }
 

@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::files;
 use crate::model::closed::Closed;
 use crate::model::event::{CappedRow, NewEvent, Row};
+use crate::model::figures::{Counted, Figures};
 use crate::model::filter::Filter;
 use crate::model::ledger::{Ledger, LedgerChange};
 use crate::model::rows::{Table, Value, Values};
@@ -151,6 +152,16 @@ impl Moved {
     }
 }
 
+/// How many of these events a cursor has passed that was moved on from `before`; without any, of all ids.
+pub fn count_passed(before: i64, moved: Moved, matching: Option<&[i64]>) -> u64 {
+    let passed = before + 1..=moved.position();
+    match matching {
+        Some(ids) => ids.iter().filter(|id| passed.contains(id)).count() as u64,
+        None if passed.is_empty() => 0,
+        None => moved.position().abs_diff(before),
+    }
+}
+
 /// The events on which to evaluate a filter.
 #[derive(Debug, Clone, Copy)]
 pub struct ScanRange {
@@ -197,6 +208,8 @@ pub struct RunUpdate {
     pub step: Option<StepChange>,
     /// The runs that have ended. The oldest past [`RUNS_KEPT`](crate::model::run::RUNS_KEPT) are forgotten.
     pub runs: Vec<Run>,
+    /// What is counted, and for which time.
+    pub figures: Option<(Time, Figures)>,
     /// Whether it must survive a power cut.
     pub durable: bool,
 }
@@ -428,6 +441,14 @@ pub trait Store: Send {
     /// [`UnknownConsumer`](crate::Error::UnknownConsumer).
     fn move_cursor(&mut self, consumer: &ConsumerId, id: i64, how: Move) -> Result<Moved>;
 
+    /// Acknowledges as [`Store::move_cursor`] does, and counts as handled what the cursor passes: those of `matching`, or
+    /// if that is `None`, every id.
+    ///
+    /// # Errors
+    ///
+    /// [`UnknownConsumer`](crate::Error::UnknownConsumer).
+    fn acknowledge(&mut self, consumer: &ConsumerId, id: i64, matching: Option<&[i64]>) -> Result<Moved>;
+
     /// Records a change of a consumer's runs if its state, cursor and pending retries of dead letters have
     /// not changed since `seen` was read. Returns the updated subscription; `None`, with nothing recorded, if
     /// anything had changed.
@@ -509,13 +530,24 @@ pub trait Store: Send {
     /// that of a dead letter is not. Returns how many were deleted, and whether there may be more to do.
     fn forget_steps(&mut self, now: Time, before: Time, most: usize) -> Result<(u64, bool)>;
 
+    /// Whether anything was ever counted.
+    fn has_figures(&mut self) -> Result<bool>;
+
+    /// What is counted of the periods that begin at `from` (in seconds since 1970) or later, of the thread and of all
+    /// consumers, even if they are not subscribed any more. An hour may be there together with some of its minutes.
+    fn figures(&mut self, from: i64) -> Result<Vec<Counted>>;
+
+    /// Merges at most `most` minutes to hours, and forgets as many hours that are too old: see
+    /// [`figures`](crate::model::figures). A power cut may undo it. Returns whether there may be more to do.
+    fn merge_figures(&mut self, now: Time, most: usize) -> Result<bool>;
+
     /// The settings of the thread, by name.
     fn config(&mut self) -> Result<BTreeMap<String, String>>;
 
     /// Sets one of them or, without a value, removes it. Returns whether it was set before.
     fn set_config(&mut self, name: &str, value: Option<&str>) -> Result<bool>;
 
-    /// Deletes the oldest events of a range, as many as fit into one short transaction.
+    /// Deletes the oldest events of a range, as many as fit into one short transaction, which also counts when they came.
     fn prune(&mut self, range: &PruneRange<'_>) -> Result<PruneStep>;
 
     /// The time by which claims end: on a clock that nobody sets, or that of the server that all machines share.

@@ -27,6 +27,7 @@ pub const ALL: &[(&str, Work)] = &[
     ("crowd", crowd),
     ("followers", followers),
     ("backlog", backlog),
+    ("claims", claims),
     ("time", due_on_time),
     ("retention", retention),
     ("redis", redis),
@@ -439,6 +440,31 @@ fn backlog(plan: &Plan, place: &Place) {
         (0..plan.pick(5, 10)).map(|_| run(&mut place.push(&thread)).wall.as_secs_f64()).collect();
     let work = format!("longest push with 20 new filters, {name} events");
     figure(&work, &time(quantile(&times, 1.0)), "", "<= 50 ms");
+}
+
+/// Programs take events of other keys, past many that one key holds back.
+fn claims(plan: &Plan, place: &Place) {
+    let thread = |held: usize| {
+        let thread = place.new_thread(0);
+        let words = ["subscribe", "c", "--no-handler", "--concurrency", "1000", "--key", "content"];
+        run(&mut place.in_thread(&thread, words));
+        let input = place.path("claims.ndjson");
+        let line = |content: &str| {
+            format!("{{\"source\":\"self\",\"type\":\"message\",\"content\":\"{content}\"}}\n")
+        };
+        let others: String = (0..1000).map(|number| line(&number.to_string())).collect();
+        fs::write(&input, line("held").repeat(held + 1) + &others).expect("the input is written");
+        run(&mut place.batch(&thread, &input));
+        // The first one holds the others back; whoever comes next finds that out.
+        for _ in 0..2 {
+            run(&mut place.in_thread(&thread, ["pop", "c", "--claim", "1h"]));
+        }
+        thread
+    };
+    let (behind, plain) = (thread(9000), thread(0));
+    let pop = |thread: &Path| run(&mut place.in_thread(thread, ["pop", "c", "--claim", "1h"])).wall;
+    let pairs = Pairs::measure(plan.pick(50, 200), || pop(&behind), || pop(&plain));
+    pairs.row("pop --claim, 9,000 events held back; none", Some(1.1));
 }
 
 /// How late scheduled events become events, among 100,000 that are due much later.

@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use chrono::Utc;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
@@ -28,6 +29,7 @@ use crate::queue::Queue;
 pub(super) mod check;
 mod prometheus;
 mod runs;
+mod series;
 mod table;
 
 /// Show what a thread holds and where its consumers stand
@@ -41,6 +43,7 @@ Examples:
   thread info --thread inbox
   thread info --thread inbox bot
   thread info --thread inbox bot --runs | tail -n 5
+  thread info --thread inbox bot --series 1d | tail -n 5
   thread info --thread inbox --json | jq '.subscriptions[].pending'
   thread info --root ~/agents --format prometheus >agents.prom
   thread info --thread inbox --check --max-pending 1000 --max-age 10m")]
@@ -54,6 +57,9 @@ pub struct Info {
     /// Its last runs instead, at most 1,000, the newest last
     #[arg(long, requires = "consumer", conflicts_with_all = ["format", "exact", "check"])]
     runs: bool,
+    /// What came and what was done in this time instead, in periods: 15m, 1h, 1d, 7d or 30d
+    #[arg(long, value_name = "SPAN", value_enum, hide_possible_values = true, conflicts_with_all = ["format", "exact", "check", "runs", "root"])]
+    series: Option<series::Back>,
     /// Count everything that is pending, however long it takes
     #[arg(long)]
     exact: bool,
@@ -103,6 +109,9 @@ impl Info {
         let only = self.consumer.clone().map(ConsumerId::stored);
         if let Some(consumer) = only.as_ref().filter(|_| self.runs) {
             return runs::print(&mut queue, consumer, globals.json);
+        }
+        if let Some(back) = self.series {
+            return series::print(&mut queue, only.as_ref(), back, globals.json, Utc::now());
         }
         let report = self.report(&mut queue, only.as_ref())?;
         if self.check.check {

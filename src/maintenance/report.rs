@@ -7,7 +7,7 @@ mod workers;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use chrono::Utc;
+use chrono::{TimeDelta, Utc};
 use rustix::fs::FileType;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
@@ -21,6 +21,7 @@ use crate::jsonl;
 use crate::model::closed::Closed;
 use crate::model::config::Retention;
 use crate::model::duration;
+use crate::model::figures::Figures;
 use crate::model::run::{Deliver, Exit, Options, Phase, UNLIMITED};
 use crate::model::subscription::{ConsumerId, NOTHING_ACKNOWLEDGED, Subscription};
 use crate::model::time::{self, Time};
@@ -30,6 +31,9 @@ use crate::run::attend;
 use crate::run::dispatch;
 use crate::run::due;
 use crate::run::process::{AtWork, Liveness, at_work};
+
+/// Minutes that begin in this time are the last sixty, with the one that is under way.
+const LAST_HOUR: TimeDelta = TimeDelta::hours(1);
 
 /// How long events may wait for a consumer without a handler before that is a problem.
 const UNTAKEN: Duration = Duration::from_secs(5 * 60);
@@ -152,10 +156,18 @@ impl Report {
         };
         let subscriptions =
             subscriptions.into_iter().map(|one| ConsumerStatus::of(queue, one, limits, progress));
+        let mut subscriptions: Vec<ConsumerStatus> = subscriptions.collect::<Result<_>>()?;
+        for counted in queue.store.figures((Utc::now() - LAST_HOUR).timestamp())? {
+            let is_its =
+                |one: &&mut ConsumerStatus| Some(&one.subscription.consumer) == counted.consumer.as_ref();
+            if let Some(one) = subscriptions.iter_mut().find(is_its) {
+                one.last_hour += &counted.figures;
+            }
+        }
         Ok(Report {
             moved_to,
             import_unfinished,
-            subscriptions: subscriptions.collect::<Result<_>>()?,
+            subscriptions,
             thread: queue.location().as_os_str().to_string_lossy().into_owned(),
             event_count: range.count,
             last_event_id: range.newest,
@@ -276,6 +288,8 @@ pub struct ConsumerStatus {
     pub in_hand: Option<InHand>,
     /// Because of its oldest pending event, the thread keeps much more than it is to keep.
     pub holds_retention: bool,
+    /// What it has done in the last sixty minutes; counted only for a [`Report`].
+    pub last_hour: Figures,
     pub settings: Settings,
 }
 
@@ -300,6 +314,13 @@ impl Serialize for ConsumerStatus {
                 "renewed_at": time::format(lease.renewed),
                 "age_seconds": lease.age.as_secs_f64(),
             })),
+            "last_hour": {
+                "handled": self.last_hour.handled,
+                "failed": self.last_hour.failed,
+                "dead": self.last_hour.dead,
+                "p50_ms": self.last_hour.took.percentile(50),
+                "p95_ms": self.last_hour.took.percentile(95),
+            },
             "dead": s.dead,
             "filter_errors": s.filter_errors,
             "last_filter_error_id": (s.filter_errors > 0).then_some(s.filter_error_id),
@@ -393,7 +414,17 @@ impl ConsumerStatus {
             Some((id, at)) => holds_retention(queue, *id, at.as_deref())?,
             None => false,
         };
-        Ok(ConsumerStatus { subscription, state, pending, oldest, in_hand, holds_retention, settings })
+        let last_hour = Figures::default();
+        Ok(ConsumerStatus {
+            subscription,
+            state,
+            pending,
+            oldest,
+            in_hand,
+            holds_retention,
+            last_hour,
+            settings,
+        })
     }
 
     /// When the oldest pending event was stored. `None` if nothing is pending.

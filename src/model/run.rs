@@ -145,6 +145,9 @@ pub struct RunState {
     /// also the one that sleeps now.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub asleep: BTreeMap<i64, Sleep>,
+    /// Where programs take events: many that are held back, so that not each program reads them all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held: Option<Held>,
     /// Number of runs that succeeded, and of those that failed.
     pub succeeded: u64,
     pub failed: u64,
@@ -156,6 +159,21 @@ pub struct RunState {
     /// Events up to this one were given, so that they do not expire any more. Kept only where some may expire.
     #[serde(skip_serializing_if = "is_zero")]
     pub given_upto: i64,
+}
+
+/// Events past the cursor that are held back by others with the same keys.
+///
+/// Up to the event `upto`, each unfinished one is claimed, waits, or has one of the keys. That stays true as long as, for
+/// each key, an older event is claimed or waits, and the cursor is not moved back.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Held {
+    pub upto: i64,
+    /// The keys, each with the oldest event that has it.
+    pub by: Vec<(i64, String)>,
+    /// How many are held back, at most.
+    pub count: usize,
+    /// How often the cursor had been moved back.
+    pub rewinds: i64,
 }
 
 pub(crate) fn is_zero<N: Default + PartialEq>(number: &N) -> bool {
@@ -183,7 +201,7 @@ impl RunState {
     /// State in a copy of the thread, where the consumer is paused. Runs and waits are not copied, and a run that was in
     /// progress does not count as a failed attempt.
     pub fn of_copy(&self) -> RunState {
-        let idle = RunState { paused: true, ..self.idle() };
+        let idle = RunState { paused: true, held: None, ..self.idle() };
         match self.phase {
             Phase::Running if !matches!(self.task, Some(Task::DeadLetter(_))) => {
                 RunState { attempts: self.attempts.saturating_sub(1), ..idle }

@@ -62,6 +62,8 @@ pub struct Window {
     ledger: Ledger,
     /// All matching events up to here are finished or open.
     reached: i64,
+    /// How many events were passed over that are held back.
+    passed: usize,
     open: BTreeMap<i64, Open>,
     given: usize,
     /// The open events of each key.
@@ -92,6 +94,7 @@ impl Window {
             ahead: 1,
             single_upto,
             reached: ledger.cursor(),
+            passed: 0,
             ledger,
             given: open.len(),
             open,
@@ -157,7 +160,7 @@ impl Window {
 
     /// Whether so many events are unfinished that no further ones are looked at.
     pub fn is_far_ahead(&self) -> bool {
-        self.open.len() - self.asleep.len() >= self.ahead
+        self.open.len() + self.passed - self.asleep.len() >= self.ahead
     }
 
     /// How many events wait, or are held back.
@@ -199,6 +202,59 @@ impl Window {
         }
         self.note_sleep(id);
         is_given
+    }
+
+    /// Passes over events of which all are known up to this one: those that are claimed, those that [wait](Window::waits),
+    /// and so many others, which are held back.
+    pub fn pass(&mut self, upto: i64, held: usize) {
+        self.reached = upto.max(self.reached);
+        self.passed = held;
+    }
+
+    /// Whether so many more may be passed over.
+    pub fn may_pass(&self, held: usize) -> bool {
+        self.open.len() + held < self.ahead
+    }
+
+    /// An event among those that are passed over waits. They have to come in their order.
+    pub fn waits(&mut self, id: i64, key: Option<Key>) {
+        if self.open.contains_key(&id) {
+            return;
+        }
+        let is_first = key.as_ref().is_none_or(|key| {
+            let same = self.keys.entry(key.clone()).or_default();
+            same.insert(id);
+            same.first() == Some(&id)
+        });
+        self.open.insert(id, Open { is_given: false, ..Open::given(id, key) });
+        if is_first {
+            self.set_ready(id);
+        }
+        self.note_sleep(id);
+    }
+
+    /// The oldest known event with this key that is not finished.
+    pub fn first_of(&self, key: &str) -> Option<i64> {
+        self.keys.get(key)?.first().copied()
+    }
+
+    /// The keys of events that are held back, each with the event that holds them back, and how many such events there
+    /// are. `None` if one is held back by nothing that the ledger has.
+    pub fn held(&self) -> Option<(BTreeMap<Key, i64>, usize)> {
+        let (mut holders, mut count) = (BTreeMap::new(), 0);
+        for (id, open) in &self.open {
+            if open.is_given || self.ledger.waits().contains_key(id) {
+                continue;
+            }
+            let key = open.key.as_ref()?;
+            let holder = self.first_of(key).filter(|first| first < id)?;
+            if !self.ledger.claims().contains_key(&holder) && !self.ledger.waits().contains_key(&holder) {
+                return None;
+            }
+            count += 1;
+            holders.insert(key.clone(), holder);
+        }
+        Some((holders, count))
     }
 
     /// The key of an event that is claimed.

@@ -50,6 +50,9 @@ const PAGE: usize = 500;
 /// So many steps are deleted in a piece.
 const STEPS: usize = 100;
 
+/// So many minutes of figures are merged in a piece.
+const MINUTES: usize = 200;
+
 /// Longer than any time that this program writes, in bytes.
 const LONGEST_TIME: u64 = 64;
 
@@ -230,7 +233,8 @@ fn step(queue: &mut Queue) -> Result<Step> {
     let config = queue.store.config()?;
     let retention = Retention::of(&config);
     let keeps_events = retention.keeps_all();
-    if (keeps_events && !queue.store.has_steps()?) || queue.store.closed()?.is_some() {
+    let has_more_than_events = queue.store.has_steps()? || queue.store.has_figures()?;
+    if (keeps_events && !has_more_than_events) || queue.store.closed()?.is_some() {
         return Ok(Step::Off);
     }
     let Some(lock) = Lock::try_take(&queue.files, STATE)? else { return Ok(Step::Done(LOOK_EVERY)) };
@@ -240,6 +244,7 @@ fn step(queue: &mut Queue) -> Result<Step> {
     let done = match state.rest(&config, newest) {
         Some(left) => Ok(Step::Done(left)),
         None => forget_steps(queue, &retention).and_then(|has_more| {
+            let has_more = has_more || queue.store.merge_figures(Utc::now(), MINUTES)?;
             let has_more = has_more || (!keeps_events && piece(queue, &retention, &mut state, newest)?);
             if !has_more {
                 let files = if keeps_events { (0, 0) } else { remove_files(queue, &retention)? };

@@ -3,6 +3,8 @@
 //! Which events may be taken is the rule of pools (see [`Window`]), looked up again for each call. A claim whose time is
 //! over is an attempt; the next call that takes events records that.
 
+mod passing;
+
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::ops::ControlFlow;
@@ -15,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::files::log::log;
 use crate::model::event::Row;
 use crate::model::filter::Filter;
-use crate::model::ledger::{Claim, LedgerChange, Sleep, Taken};
+use crate::model::ledger::{Claim, Ledger, LedgerChange, Sleep, Taken};
 use crate::model::run::{Exit, Phase, RunState};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::model::time::{Moment, Time};
@@ -58,14 +60,20 @@ pub enum Refused {
 /// [`Error::UnknownConsumer`], [`Error::NoClaims`], [`Error::BrokenFilter`].
 pub fn take(queue: &mut Queue, consumer: &ConsumerId, most: u64, length: Duration) -> Result<Takings> {
     let _turn = settle::take_turn(queue);
+    let mut may_pass = true;
     loop {
         let current = queue.subscription(consumer)?;
         if !current.options.is_taken_from() {
             return Err(Error::NoClaims(consumer.clone()));
         }
-        let mut round = Round::new(queue, current)?;
+        let mut round = Round { may_pass, ..Round::new(queue, current)? };
         round.end_claims();
         round.take(queue, most, length)?;
+        if round.passed && round.window.is_far_ahead() {
+            // There may be fewer than was noted.
+            may_pass = false;
+            continue;
+        }
         if let Some(takings) = round.store(queue)? {
             return Ok(takings);
         }
@@ -122,6 +130,11 @@ struct Round {
     /// The events that are to sleep once nobody has them any more.
     asleep: BTreeMap<i64, Sleep>,
     takings: Takings,
+    /// Whether it may pass over what is held back, and has done so.
+    may_pass: bool,
+    passed: bool,
+    /// How many unfinished events were found among those that were noted as held back.
+    found: usize,
 }
 
 impl Round {
@@ -153,6 +166,9 @@ impl Round {
             failed_again: Vec::new(),
             asleep: BTreeMap::new(),
             takings: Takings::default(),
+            may_pass: true,
+            passed: false,
+            found: 0,
         })
     }
 
@@ -164,7 +180,15 @@ impl Round {
             };
             let error = "the claim ended without an answer".to_owned();
             let exit = Exit::TimedOut;
+            // The wait before the next attempt counts from when it ended.
+            let ago = match taken.until.clock == self.clock.clock {
+                true => Duration::from_millis(self.clock.at.abs_diff(taken.until.at)),
+                false => Duration::ZERO,
+            };
+            let at = self.now - ago;
+            let took = (at - claim.since).to_std().ok();
             if taken.is_dead_letter {
+                self.tally.figures.failed(true, took);
                 self.window.drop_taken(id);
                 self.changes.push(LedgerChange::Claim { id, claim: None });
                 self.failed_again.push(id);
@@ -172,12 +196,7 @@ impl Round {
                 self.update.dead_letters.push(change);
                 continue;
             }
-            // The wait before the next attempt counts from when it ended.
-            let ago = match taken.until.clock == self.clock.clock {
-                true => Duration::from_millis(self.clock.at.abs_diff(taken.until.at)),
-                false => Duration::ZERO,
-            };
-            let failed = Failed { exit, counts: true, judged: false, delay: None, error, at: self.now - ago };
+            let failed = Failed { exit, counts: true, judged: false, delay: None, error, at, took };
             let (letters, runs) = (&mut self.update.dead_letters, &mut self.update.runs);
             let stalls =
                 settle::fail(&mut self.window, &mut self.tally, &self.current, id, failed, letters, runs);
@@ -218,6 +237,7 @@ impl Round {
         let after = self.current.scanned_upto(cursor);
         let mut selection = Selection { after, limit: None, filter: self.filter.clone() };
         let (mut is_exhausted, mut page) = (false, 1);
+        self.pass(queue, &mut selection)?;
         while self.takings.count < most && self.takings.lines.len() < BATCH_BYTES {
             match self.window.turn(self.now) {
                 Turn::Again(id) => {
@@ -241,6 +261,8 @@ impl Round {
                 Turn::Next if !is_exhausted => {
                     page = (page * 4).clamp(most, LARGEST_PAGE.max(most));
                     is_exhausted = self.read_page(queue, &mut selection, page, most, &until)?;
+                    // The next event of a key may hold back the others now.
+                    self.pass(queue, &mut selection)?;
                 }
                 Turn::Next | Turn::Full | Turn::Wait(_) => break,
             }
@@ -261,12 +283,20 @@ impl Round {
         let (mut failures, mut claimed): (Vec<FilterFailure>, Vec<(i64, Taken)>) = Default::default();
         let (window, takings, gaps) = (&mut self.window, &mut self.takings, &mut self.gaps);
         let (key, now, tally) = (&self.key, self.now, &mut self.tally);
+        let (found, noted) = (&mut self.found, self.current.state.held.as_ref().map_or(0, |held| held.upto));
         let mut wants_more = true;
         let remaining = queue.read_page(selection, &mut |row| {
             let key = key.as_ref().and_then(|key| key_of(key, &row, &mut failures));
             if row.id > window.reached() + 1 {
                 gaps.insert(row.id, window.reached() + 1);
             }
+            let is_known = |ledger: &Ledger| {
+                let (waits, claims) = (ledger.waits(), ledger.claims());
+                waits.contains_key(&row.id)
+                    || claims.contains_key(&row.id)
+                    || ledger.finished_upto(row.id).is_some()
+            };
+            *found += usize::from(row.id <= noted && !is_known(window.ledger()));
             if !window.found(row.id, key) {
                 // It is finished, or held back.
             } else if row.is_expired(now) {
@@ -336,8 +366,12 @@ impl Round {
             Some(Refused::Paused | Refused::Stalled) => None,
         };
         let RunUpdate { dead_letters, runs, .. } = &self.update;
-        if self.takings.count == 0 && dead_letters.is_empty() && runs.is_empty() && !self.tally.has_expired()
-        {
+        let held = self.held();
+        let has_changed = self.takings.count > 0
+            || !dead_letters.is_empty()
+            || !runs.is_empty()
+            || self.tally.has_expired();
+        if !has_changed && !self.is_worth_noting(held.as_ref()) {
             return Ok(Some(self.takings));
         }
         let state = self.tally.applied_to(&self.current.state);
@@ -348,7 +382,9 @@ impl Round {
         self.update.state.asleep = self.asleep;
         self.update.ledger = self.window.changes().to_vec();
         self.update.ledger.append(&mut self.changes);
-        self.update.durable = true;
+        self.update.state.held = held;
+        self.update.figures = self.tally.counted();
+        self.update.durable = has_changed;
         if queue.store.update_run(&self.current, &self.update)?.is_none() {
             return Ok(None);
         }

@@ -4,6 +4,7 @@
 use crate::error::{Error, Result};
 use crate::files::Files;
 use crate::files::log::{Quoted, log};
+use crate::model::figures::Figures;
 use crate::model::ledger::{LedgerChange, Sleep};
 use crate::model::run::{
     Deliver, ERROR_KEPT, Ended, Exit, NOT_NOW, Outcome, Phase, Run, RunState, STOPPED, Span, Task,
@@ -219,9 +220,21 @@ fn end_update(
         }
         _ => None,
     };
+    let run = Run::of(&current.state, ended, dead_letter.is_some(), (output, span));
+    let events = run.events.map(|events| match ended.task {
+        Task::DeadLetter(_) => events,
+        // It was moved back or on in the meantime.
+        _ if acknowledge.is_none() || current.last_acked_id >= run.upto => 0,
+        _ if current.filter_text().is_some() => events,
+        // What was acknowledged during the run was counted then.
+        _ => {
+            events.saturating_sub((current.last_acked_id - current.state.start_cursor).max(0).unsigned_abs())
+        }
+    });
     RunUpdate {
         state,
-        runs: vec![Run::of(&current.state, ended, dead_letter.is_some(), (output, span))],
+        figures: Some((ended.now, Figures::of_run(&Run { events, ..run.clone() }))),
+        runs: vec![run],
         acknowledge: acknowledge.or(dead_letter.map(|(id, _)| id)),
         cancel_retries: ended.stopped,
         // An acknowledgement or a dead letter must survive a power cut; the next look determines a lost wait

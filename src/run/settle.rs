@@ -1,5 +1,6 @@
 //! Finishing events singly: what becomes of an event that a handler, or somebody by hand, has answered.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use chrono::Utc;
@@ -8,6 +9,7 @@ use super::control;
 use crate::error::{Error, Result};
 use crate::files::lock::Lock;
 use crate::files::log::log;
+use crate::model::figures::Figures;
 use crate::model::ledger::{Asleep, Claim, EventWait, Ledger, LedgerChange};
 use crate::model::run::{
     BAD_EVENT, ERROR_KEPT, Exit, Fate, NOT_NOW, Phase, Run, RunResult, RunState, end_of, fate,
@@ -32,6 +34,8 @@ pub struct Tally {
     expired: u64,
     /// Dead letters after the last success: judged by the handler, and others.
     dead: Vec<bool>,
+    /// What is to be counted. The ends of runs on stdin are counted as such, not the failures at their events.
+    pub figures: Figures,
 }
 
 impl Tally {
@@ -70,6 +74,11 @@ impl Tally {
         self.expired += 1;
     }
 
+    /// What is to be counted now.
+    pub fn counted(&self) -> Option<(Time, Figures)> {
+        Some((Utc::now(), self.figures.clone()))
+    }
+
     pub fn has_expired(&self) -> bool {
         self.expired > 0
     }
@@ -97,6 +106,8 @@ pub struct Failed {
     pub delay: Option<Duration>,
     pub error: String,
     pub at: Time,
+    /// For how long it was at whoever failed, if that is known.
+    pub took: Option<Duration>,
 }
 
 /// Applies the rule to an event that the handler failed on. Returns why the consumer stalls, if it does.
@@ -114,7 +125,7 @@ pub fn fail(
         window.finish(id);
         return None;
     }
-    let Failed { mut exit, mut counts, mut judged, mut delay, error, at: now } = failed;
+    let Failed { mut exit, mut counts, mut judged, mut delay, error, at: now, took } = failed;
     let mut asleep = Asleep::No;
     if let Some(sleep) = current.state.asleep.get(&id).filter(|_| exit != Exit::TimedOut) {
         // It left a step unfinished, so that it does not matter how it ended.
@@ -148,6 +159,10 @@ pub fn fail(
         tail: result.tail(&error).filter(|_| exit != Exit::Unknown),
     };
     tally.failed += u64::from(counts);
+    match counts {
+        true => tally.figures.failed(fate == Fate::Dead, took),
+        false => tally.figures.handled(0, took),
+    }
     let stalls = match fate {
         Fate::Dead => {
             run.result = RunResult::Dead;
@@ -192,6 +207,8 @@ pub fn ack(
         }
         let mut update = RunUpdate { ledger: finished.clone(), ..RunUpdate::default() };
         let mut tally = Tally::default();
+        count_finished(queue, current, ledger, (ids, upto), &mut tally.figures)?;
+        update.figures = tally.counted();
         if current.options.is_taken_from() {
             tally.success();
             for id in ids.iter().filter(|id| ledger.claims().get(id).is_some_and(Claim::is_of_dead_letter)) {
@@ -216,6 +233,39 @@ pub fn ack(
         changed.last_acked_id
     );
     Ok(changed)
+}
+
+/// Counts what an acknowledgement finishes that was not finished before.
+fn count_finished(
+    queue: &mut Queue,
+    current: &Subscription,
+    ledger: &Ledger,
+    (ids, upto): (&[i64], Option<i64>),
+    figures: &mut Figures,
+) -> Result<()> {
+    let (cursor, now) = (ledger.cursor(), Utc::now());
+    if let Some(last) = upto.filter(|last| *last > cursor) {
+        let count = if current.filter_text().is_some() {
+            let is_open = |id: &&i64| ledger.finished_upto(**id).is_none();
+            queue.matching_upto(current, last)?.iter().filter(is_open).count() as u64
+        } else {
+            let ahead = ledger.finished().map(|(first, end)| (end.min(last) - first + 1).max(0));
+            (last - cursor - ahead.sum::<i64>()).max(0).unsigned_abs()
+        };
+        figures.handled(count, None);
+    }
+    for id in ids.iter().filter(|id| upto.is_none_or(|last| **id > last)).collect::<BTreeSet<_>>() {
+        let claim = ledger.claims().get(id);
+        if ledger.finished_upto(*id).is_none() || claim.is_some_and(Claim::is_of_dead_letter) {
+            figures.handled(1, claim.and_then(|claim| taken_for(claim, now)));
+        }
+    }
+    Ok(())
+}
+
+/// For how long a program has had an event, if it has taken it.
+pub(super) fn taken_for(claim: &Claim, now: Time) -> Option<Duration> {
+    claim.taken.as_ref().and((now - claim.since).to_std().ok())
 }
 
 /// What somebody says of an event that they have not finished.
@@ -248,6 +298,7 @@ pub fn nack(
         delay,
         error: answer.error.to_owned(),
         at: Utc::now(),
+        took: None,
     })?;
     log!(queue, Info, "nack: consumer={consumer} id={}", answer.id);
     Ok(changed)
@@ -261,7 +312,7 @@ pub fn nack(
 pub fn reject(queue: &mut Queue, consumer: &ConsumerId, answer: Answer<'_>) -> Result<Subscription> {
     let changed = fail_by_hand(queue, consumer, answer, || {
         let (exit, error) = (Exit::Code(BAD_EVENT), answer.error.to_owned());
-        Failed { exit, counts: true, judged: true, delay: None, error, at: Utc::now() }
+        Failed { exit, counts: true, judged: true, delay: None, error, at: Utc::now(), took: None }
     })?;
     log!(queue, Info, "reject: consumer={consumer} id={}", answer.id);
     Ok(changed)
@@ -279,11 +330,14 @@ fn fail_by_hand(
         if let Some(token) = answer.claim {
             must_be_held(queue, ledger, id, token)?;
         }
-        let mut update = RunUpdate::default();
+        let (mut update, mut tally) = (RunUpdate::default(), Tally::default());
+        let took = claim.and_then(|claim| taken_for(claim, Utc::now()));
         if claim.is_some_and(Claim::is_of_dead_letter) {
             let Failed { exit, error, at, counts, .. } = failed();
             // Put off without an attempt, it stays marked.
             if counts {
+                tally.figures.failed(true, took);
+                update.figures = tally.counted();
                 update.dead_letters.push(DeadLetterUpdate::FailedAgain { event_id: id, exit, error, at });
             }
             update.ledger.push(LedgerChange::Claim { id, claim: None });
@@ -299,7 +353,7 @@ fn fail_by_hand(
         }
         // If a run has it, that keeps it.
         let taken = claim.filter(|claim| claim.taken.is_some()).map(|claim| (id, claim.clone()));
-        let failed = failed();
+        let failed = Failed { took, ..failed() };
         let mut current = current.clone();
         if failed.judged {
             // The caller knows better than its steps.
@@ -309,9 +363,9 @@ fn fail_by_hand(
         let ledger = Ledger::new(ledger.cursor(), ledger.finished(), ledger.waits().clone(), taken);
         let mut window = Window::new(ledger, &current.options, 0);
         window.adopt(id);
-        let mut tally = Tally::default();
         let stalls =
             fail(&mut window, &mut tally, current, id, failed, &mut update.dead_letters, &mut update.runs);
+        update.figures = tally.counted();
         let state = tally.applied_to(&current.state);
         update.state = match stalls {
             // The handler of a run under way meets its own limit.

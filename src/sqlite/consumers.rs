@@ -8,13 +8,14 @@ use rusqlite::types::ToSql;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::error::Failed;
-use super::{bytes_of, dead_letters, ledger, newest, runs, steps, text_of, unknown};
+use super::{bytes_of, dead_letters, figures, ledger, newest, runs, steps, text_of, unknown};
 use crate::error::Error;
+use crate::model::figures::{Counted, Figures};
 use crate::model::filter::text_or_blob;
 use crate::model::run::Run;
 use crate::model::subscription::{ConsumerId, NewSubscription, ScanWatermark, Subscription};
 use crate::model::time;
-use crate::store::{FilterFailure, Move, Moved, RunUpdate};
+use crate::store::{FilterFailure, Move, Moved, RunUpdate, count_passed};
 
 pub fn all(conn: &Connection) -> rusqlite::Result<Vec<Subscription>> {
     // The full statement costs more than checking whether there is any subscription.
@@ -171,6 +172,23 @@ pub fn plan_move(
     })
 }
 
+/// Moves a cursor forward, and counts what it passes. Must be called inside a transaction.
+pub fn acknowledge(
+    conn: &Connection,
+    consumer: &ConsumerId,
+    id: i64,
+    matching: Option<&[i64]>,
+) -> Result<Moved, Failed> {
+    let before = one(conn, consumer)?.map_or(0, |before| before.last_acked_id);
+    let moved = move_cursor(conn, consumer, id, Move::Acknowledge)?;
+    let mut counted = Figures::default();
+    counted.handled(count_passed(before, moved, matching), None);
+    if !counted.is_empty() {
+        figures::add(conn, &Counted::now(consumer, counted))?;
+    }
+    Ok(moved)
+}
+
 pub fn update_run(
     conn: &Connection,
     seen: &Subscription,
@@ -197,6 +215,9 @@ pub fn update_run(
         // The handler's log has its output.
         let run = Run { tail: None, ..run.clone() };
         runs::insert(conn, consumer, &to_json(&run))?;
+    }
+    if let Some((at, counted)) = update.figures.as_ref().filter(|(_, counted)| !counted.is_empty()) {
+        figures::add(conn, &Counted::of(consumer, *at, counted.clone()))?;
     }
     if update.cancel_retries {
         dead_letters::cancel_retries(conn, consumer)?;

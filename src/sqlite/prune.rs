@@ -5,8 +5,9 @@ use std::time::Instant;
 use rusqlite::{Connection, params};
 
 use super::error::Doing;
-use super::{Sqlite, consumers};
+use super::{Sqlite, consumers, figures, text_of};
 use crate::error::Result;
+use crate::model::figures::Deleted;
 use crate::model::subscription::Subscription;
 use crate::store::{PruneRange, PruneStep, Pruned};
 
@@ -42,7 +43,7 @@ fn wants_more(now: &Subscription, seen: &[Subscription], upto: i64) -> bool {
 
 fn delete(conn: &Connection, range: &PruneRange<'_>) -> rusqlite::Result<(i64, Pruned)> {
     let began = Instant::now();
-    let mut pruned = Pruned::default();
+    let (mut pruned, mut deleted) = (Pruned::default(), Deleted::default());
     let mut at = range.after;
     let mut delete = conn.prepare_cached("DELETE FROM events WHERE id = ?")?;
     'step: while at < range.upto {
@@ -53,12 +54,14 @@ fn delete(conn: &Connection, range: &PruneRange<'_>) -> rusqlite::Result<(i64, P
             }
             if range.dead_letters || !old.dead_letter {
                 delete.execute([old.id])?;
+                deleted.add(old.id, &old.created_at);
             }
             old.count(range, &mut pruned);
             at = old.id;
         }
         at = covered_upto(&page, range.upto);
     }
+    deleted.counted().try_for_each(|one| figures::add(conn, &one))?;
     if range.dead_letters {
         // Includes dead letters whose event another program deleted.
         conn.execute(
@@ -75,6 +78,7 @@ struct OldEvent {
     id: i64,
     bytes: u64,
     dead_letter: bool,
+    created_at: String,
 }
 
 impl OldEvent {
@@ -91,12 +95,13 @@ impl OldEvent {
 fn list(conn: &Connection, range: &PruneRange<'_>, after: i64) -> rusqlite::Result<Vec<OldEvent>> {
     let mut statement = conn.prepare_cached(
         "SELECT id, octet_length(content) + coalesce(octet_length(metadata), 0), \
-                id IN (SELECT event_id FROM dead_letters) \
+                id IN (SELECT event_id FROM dead_letters), created_at \
          FROM events WHERE id > ? AND id <= ? AND (?3 IS NULL OR subtype = ?3) ORDER BY id LIMIT ?",
     )?;
     let rows = statement.query_map(params![after, range.upto, range.subtype, PAGE as i64], |row| {
         let bytes: i64 = row.get(1)?;
-        Ok(OldEvent { id: row.get(0)?, bytes: bytes.unsigned_abs(), dead_letter: row.get(2)? })
+        let created_at = row.get_ref(3).map(text_of)?.unwrap_or_default();
+        Ok(OldEvent { id: row.get(0)?, bytes: bytes.unsigned_abs(), dead_letter: row.get(2)?, created_at })
     })?;
     rows.collect()
 }

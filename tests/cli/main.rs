@@ -68,6 +68,7 @@ mod schedule;
 mod scheduled;
 mod schema;
 mod seek;
+mod series;
 mod session;
 mod socket;
 mod steps;

@@ -53,6 +53,8 @@ fn is_as_it_should(world: &World, pushed: i64, kills: impl std::fmt::Display) {
         assert!(before <= id, "of key {key}, {id} began after {before}");
     }
     assert_eq!(world.consumer("bot")["dead"], 0);
+    // Each is finished once, however often it was given.
+    assert_eq!(world.query("SELECT sum(handled) FROM figures"), pushed, "after {kills} kills");
     for table in ["finished", "waits", "claims"] {
         assert_eq!(world.query(&format!("SELECT count(*) FROM {table}")), 0, "{table}");
     }

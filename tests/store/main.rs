@@ -23,11 +23,32 @@ mod sqlite_conforms {
     thread_testkit::conformance!(crate::on_disk());
 }
 
+/// A new thread in a directory of its own, which is removed with `dirs`.
+fn thread(dirs: &std::cell::RefCell<Option<tempfile::TempDir>>) -> Queue {
+    let dir = tempfile::tempdir().unwrap();
+    Queue::init(dir.path()).unwrap();
+    let queue = Queue::open(dir.path()).unwrap();
+    dirs.replace(Some(dir));
+    queue
+}
+
 mod model {
     use thread_testkit::store::{Fresh, all_stores_behave_the_same as compare};
 
     #[test]
     fn all_stores_behave_the_same() {
         compare(100, || Some([Fresh::in_memory(), crate::on_disk()]));
+    }
+
+    #[test]
+    fn figures_are_those_of_a_model() {
+        let dirs = Default::default();
+        thread_testkit::store::figures_are_those_of_a_model(100, || Some(crate::thread(&dirs)));
+    }
+
+    #[test]
+    fn the_oldest_of_each_key_is_taken() {
+        let dirs = Default::default();
+        thread_testkit::store::the_oldest_of_each_key_is_taken(12, || Some(crate::thread(&dirs)));
     }
 }

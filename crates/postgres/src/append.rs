@@ -128,7 +128,7 @@ impl Inserter<'_> {
         let id: i64 = row.get(0);
         self.next = Some(id);
         self.appended.created_at = row.get(1);
-        self.store.has_schedules = row.get(2);
+        self.store.known.schedules = row.get(2);
         Ok(self.count())
     }
 
@@ -228,7 +228,7 @@ impl Inserter<'_> {
         );
         let row = self.session().row(&sql, &[])?;
         let row = self.found(row)?;
-        self.store.has_schedules = row.get(2);
+        self.store.known.schedules = row.get(2);
         self.next = Some(row.get::<_, i64>(0) + 1);
         self.appended.created_at = row.get(1);
         Ok(())
@@ -268,7 +268,7 @@ impl Inserter<'_> {
     /// What is scheduled under the keys of these.
     fn scheduled_under_keys(&mut self, events: &[NewEvent<'_>]) -> Result<HashMap<String, Known>> {
         let keys: Vec<&str> = events.iter().filter_map(|event| event.idempotency_key.as_deref()).collect();
-        if keys.is_empty() || !self.store.has_schedules {
+        if keys.is_empty() || !self.store.known.schedules {
             return Ok(HashMap::new());
         }
         Ok(scheduled::under_keys(&mut self.session(), &keys)?.into_iter().collect())

@@ -6,17 +6,18 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::{Duration, UNIX_EPOCH};
 
 use postgres::Row;
+use thread::model::figures::{Counted, Figures};
 use thread::model::run::{RUNS_KEPT, Run, TAIL_KEPT, end_of};
 use thread::model::subscription::{ConsumerId, HeldLease, NewSubscription, ScanWatermark, Subscription};
 use thread::model::time;
-use thread::store::{FilterFailure, Move, Moved, RunUpdate};
+use thread::store::{FilterFailure, Move, Moved, RunUpdate, count_passed};
 use thread::{Error, Result};
 
 use crate::clock::now;
 use crate::json::{from_json, to_json};
 use crate::link::{Session, bytes, int, text};
 use crate::machine::Machine;
-use crate::{dead_letters, lease, ledger, steps};
+use crate::{dead_letters, figures, lease, ledger, steps};
 
 /// One subscription, or all.
 pub fn list(session: &mut Session<'_>, consumer: Option<&ConsumerId>) -> Result<Vec<Subscription>> {
@@ -24,7 +25,8 @@ pub fn list(session: &mut Session<'_>, consumer: Option<&ConsumerId>) -> Result<
                       c.scanned_from, c.scanned_upto, c.filter_errors, c.filter_error_id, c.options, c.run, \
                       p.last_acked_id, c.rewinds, p.updated_at, d.dead, d.retry, \
                       l.holder, l.epoch, l.renewal, l.length_ms, l.host, \
-                      (extract(epoch FROM clock_timestamp()) * 1000)::bigint - l.renewal \
+                      (extract(epoch FROM clock_timestamp()) * 1000)::bigint - l.renewal, \
+                      (SELECT max(version) FROM @versions) \
                FROM @consumers c LEFT JOIN @cursors p USING (thread, consumer_id) \
                     LEFT JOIN @leases l USING (thread, consumer_id) \
                     CROSS JOIN LATERAL (SELECT count(*) AS dead, count(*) FILTER (WHERE retry) AS retry \
@@ -32,6 +34,10 @@ pub fn list(session: &mut Session<'_>, consumer: Option<&ConsumerId>) -> Result<
                WHERE c.thread = $1 AND ($2::text IS NULL OR c.consumer_id = $2) ORDER BY c.consumer_id";
     let asked = now();
     let rows = session.rows(sql, &[text(&consumer.map(ConsumerId::as_str))])?;
+    match rows.first() {
+        Some(row) => session.known.note(row.get(24)),
+        None => session.look_again()?,
+    }
     let machine = Machine::of(session.target)?;
     Ok(rows
         .iter()
@@ -172,6 +178,24 @@ pub fn move_cursor(session: &mut Session<'_>, consumer: &ConsumerId, id: i64, ho
     Ok(moved)
 }
 
+/// Moves a cursor forward, and counts what it passes.
+pub fn acknowledge(
+    session: &mut Session<'_>,
+    consumer: &ConsumerId,
+    id: i64,
+    matching: Option<&[i64]>,
+) -> Result<Moved> {
+    let sql = "SELECT last_acked_id FROM @cursors WHERE thread = $1 AND consumer_id = $2";
+    let before = session.number(sql, &[text(&consumer.as_str())])?.unwrap_or(0);
+    let moved = move_cursor(session, consumer, id, Move::Acknowledge)?;
+    let mut counted = Figures::default();
+    counted.handled(count_passed(before, moved, matching), None);
+    if !counted.is_empty() {
+        figures::add(session, &Counted::now(consumer, counted))?;
+    }
+    Ok(moved)
+}
+
 /// The resulting cursor, and the id to write, if any.
 pub fn plan_move(
     session: &mut Session<'_>,
@@ -220,6 +244,9 @@ pub fn update_run(
     }
     for run in &update.runs {
         insert_run(session, consumer, run)?;
+    }
+    if let Some((at, counted)) = update.figures.as_ref().filter(|(_, counted)| !counted.is_empty()) {
+        figures::add(session, &Counted::of(consumer, *at, counted.clone()))?;
     }
     if update.cancel_retries {
         dead_letters::cancel_retries(session, consumer)?;

@@ -70,7 +70,7 @@ pub fn apply(
             LedgerChange::Wait { id, wait } => {
                 // A schema without steps lacks the column.
                 let asleep = wait.asleep.number();
-                let (column, value, set) = match session.has_steps || asleep != 0 {
+                let (column, value, set) = match session.known.steps || asleep != 0 {
                     true => (", asleep", ", $8", ", asleep = $8"),
                     false => ("", "", ""),
                 };

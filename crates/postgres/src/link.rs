@@ -16,6 +16,7 @@ use thread::{Error, Result};
 
 use crate::connection::Connection;
 use crate::error::{self, Doing, failed};
+use crate::known::Known;
 use crate::location::Target;
 
 /// How long a transaction may wait for this process, which may be cut off or stopped, before the server ends it.
@@ -50,10 +51,9 @@ pub struct Link {
     pub target: Target,
     prefix: String,
     pub thread: i64,
-    /// Whether the tables of what is scheduled were there when the thread was opened, or are since.
-    pub has_schedules: bool,
-    /// The same of the table of steps.
-    pub has_steps: bool,
+    pub known: Known,
+    /// The table of figures was not there, or could not be used.
+    pub has_tried_figures: bool,
     /// `None` before it is needed, and while it is lent.
     connection: Option<Connection>,
     /// How long operations wait for others.
@@ -83,15 +83,15 @@ impl Link {
         target: Target,
         connection: Option<Connection>,
         prefix: String,
-        (thread, has_schedules, has_steps): (i64, bool, bool),
+        (thread, known): (i64, Known),
         busy_limit: Duration,
     ) -> Link {
         Link {
             target,
             prefix,
             thread,
-            has_schedules,
-            has_steps,
+            known,
+            has_tried_figures: false,
             connection,
             busy_limit,
             is_spoilt: false,
@@ -102,7 +102,7 @@ impl Link {
     /// The same thread, by another connection, which is taken when it is needed.
     pub fn again(&self, busy_limit: Duration) -> Link {
         let (target, prefix) = (self.target.clone(), self.prefix.clone());
-        let thread = (self.thread, self.has_schedules, self.has_steps);
+        let thread = (self.thread, self.known);
         Link::new(target, None, prefix, thread, busy_limit)
     }
 
@@ -240,6 +240,14 @@ impl Link {
         self.end(doing, worked)
     }
 
+    /// Looks for tables that others have made since. Who does not look at consumers notices them only so.
+    pub fn look_again(&mut self) -> Result<()> {
+        match self.known.steps {
+            true => Ok(()),
+            false => self.reading("reading the schema's version", |session| session.look_again()),
+        }
+    }
+
     /// Executes what may fail.
     pub fn try_out(&mut self, sql: &str) {
         if let Ok(connection) = self.connection() {
@@ -265,10 +273,9 @@ impl Link {
     }
 
     pub fn in_transaction(&mut self, doing: &'static str) -> Session<'_> {
-        let Link { connection, target, prefix, thread, has_steps, .. } = self;
-        let has_steps = *has_steps;
+        let Link { connection, target, prefix, thread, known, .. } = self;
         let connection = connection.as_mut().expect("it was opened before");
-        Session { client: &mut connection.client, target, prefix, thread: *thread, has_steps, doing }
+        Session { client: &mut connection.client, target, prefix, thread: *thread, known, doing }
     }
 }
 
@@ -291,8 +298,7 @@ pub struct Session<'s> {
     pub target: &'s Target,
     prefix: &'s str,
     pub thread: i64,
-    /// As [`Link::has_steps`].
-    pub has_steps: bool,
+    pub known: &'s mut Known,
     doing: &'static str,
 }
 
@@ -318,6 +324,16 @@ impl Session<'_> {
     /// The integer in the only row.
     pub fn number(&mut self, sql: &str, params: &[Param<'_>]) -> Result<Option<i64>> {
         Ok(self.row(sql, params)?.and_then(|row| row.get(0)))
+    }
+
+    /// As [`Link::look_again`].
+    pub fn look_again(&mut self) -> Result<()> {
+        if !self.known.steps {
+            let sql = "SELECT max(version) FROM @versions WHERE $1::bigint IS NOT NULL";
+            let version = self.number(sql, &[])?;
+            self.known.note(version.unwrap_or(0));
+        }
+        Ok(())
     }
 
     /// The newest id ever assigned.

@@ -7,6 +7,7 @@ use thread::model::location::Location;
 use thread::{Error, Result};
 
 use crate::error::{Doing, failed, problem};
+use crate::known::Known;
 use crate::link::lock_key;
 
 /// Each brings a schema from the version that is its place in this list to the next one.
@@ -27,15 +28,6 @@ const VERSION: i64 = STEPS.len() as i64;
 /// The version of a schema without consumers that finish events singly. Older programs understand it.
 const PLAIN_VERSION: i64 = 2;
 
-/// The version in which consumers may finish events singly,
-pub const WITH_LEDGERS: i64 = 3;
-
-/// and in which something may be scheduled.
-pub const WITH_SCHEDULES: i64 = 4;
-
-/// and in which handlers may have done steps.
-pub const WITH_STEPS: i64 = 5;
-
 /// The oldest server that is supported, as it writes its version.
 const OLDEST_SERVER: i64 = 150_000;
 
@@ -45,6 +37,7 @@ struct Found {
     /// 0 if there is none.
     version: i64,
     thread: Option<i64>,
+    has_figures: bool,
 }
 
 /// The schema's name in front of that of a table.
@@ -52,24 +45,27 @@ pub fn prefix(schema: &str) -> String {
     format!("\"{}\".", schema.replace('"', "\"\""))
 }
 
-/// The number of a thread, and whether there may be something scheduled in it, and steps; an older schema is brought up to
-/// date.
+/// The table of figures, which is not a part of any version either.
+pub const FIGURES: &str = include_str!("figures.sql");
+
+/// Whether that table is there, and this role may do with it all that has to be done. Completes a statement.
+pub const HAS_FIGURES: &str = "(SELECT coalesce(bool_and(has_table_privilege(to_regclass($$@figures$$), p)), false) \
+                               FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS p)";
+
+/// The number of a thread, and which tables there are; an older schema is brought up to date.
 ///
 /// # Errors
 ///
 /// [`Error::NotAThread`], [`Error::NewerSchema`]; the server is too old.
-pub fn open(
-    client: &mut Client,
-    location: &Location,
-    schema: &str,
-    thread: &str,
-) -> Result<(i64, bool, bool)> {
+pub fn open(client: &mut Client, location: &Location, schema: &str, thread: &str) -> Result<(i64, Known)> {
     let found = find(client, location, schema, thread)?;
     if (1..PLAIN_VERSION).contains(&found.version) {
         bring_up_to_date(client, schema, PLAIN_VERSION)?;
     }
     let thread = found.thread.ok_or_else(|| Error::NotAThread(location.as_os_str().into()))?;
-    Ok((thread, found.version >= WITH_SCHEDULES, found.version >= WITH_STEPS))
+    let mut known = Known { figures: found.has_figures, ..Known::default() };
+    known.note(found.version);
+    Ok((thread, known))
 }
 
 /// Creates a thread, and the schema if it is missing.
@@ -111,13 +107,17 @@ fn is_missing(error: &postgres::Error) -> bool {
 
 fn find(client: &mut Client, location: &Location, schema: &str, thread: &str) -> Result<Found> {
     let doing = "opening the thread";
-    let sql = "SELECT current_setting('server_version_num')::bigint, (SELECT max(version) FROM @versions), \
-                      (SELECT thread FROM @threads WHERE name = $1)";
+    let sql = format!(
+        "SELECT current_setting('server_version_num')::bigint, (SELECT max(version) FROM @versions), \
+                (SELECT thread FROM @threads WHERE name = $1), {}",
+        HAS_FIGURES
+    );
     let sql = sql.replace('@', &prefix(schema));
     let (server, found): (i64, Found) = match client.query_typed(&sql, &[(&thread, Type::TEXT)]) {
         Ok(rows) => {
             let row = &rows[0];
-            (row.get(0), Found { version: row.get::<_, Option<i64>>(1).unwrap_or(0), thread: row.get(2) })
+            let version = row.get::<_, Option<i64>>(1).unwrap_or(0);
+            (row.get(0), Found { version, thread: row.get(2), has_figures: row.get(3) })
         }
         Err(e) if is_missing(&e) => {
             let sql = "SELECT current_setting('server_version_num')::bigint";
@@ -180,6 +180,8 @@ fn bring_up_to_date(client: &mut Client, schema: &str, to: i64) -> Result<()> {
         let reached = format!("INSERT INTO {prefix}versions VALUES ({})", at + 1);
         transaction.batch_execute(&reached).doing(doing)?;
     }
-    transaction.batch_execute(&WORKERS.replace('@', &prefix)).doing(doing)?;
+    for table in [WORKERS, FIGURES] {
+        transaction.batch_execute(&table.replace('@', &prefix)).doing(doing)?;
+    }
     transaction.commit().doing(doing)
 }

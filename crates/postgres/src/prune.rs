@@ -3,11 +3,12 @@
 use postgres::Row;
 use postgres::types::Type;
 use thread::Result;
+use thread::model::figures::Deleted;
 use thread::model::subscription::Subscription;
 use thread::store::{PruneRange, PruneStep, Pruned};
 
-use crate::consumers;
 use crate::link::{Session, int, text};
+use crate::{consumers, figures};
 
 /// Events of a step.
 const PAGE: usize = 500;
@@ -29,6 +30,9 @@ pub fn step(session: &mut Session<'_>, range: &PruneRange<'_>) -> Result<PruneSt
     let page = list(session, range)?;
     let sql = "DELETE FROM @events WHERE thread = $1 AND id = ANY($2)";
     session.rows(sql, &[(&page.ids, Type::INT8_ARRAY)])?;
+    for counted in page.deleted.counted() {
+        figures::add(session, &counted)?;
+    }
     if range.dead_letters {
         let sql = "DELETE FROM @dead_letters d WHERE thread = $1 AND event_id > $2 AND event_id <= $3 \
                    AND NOT EXISTS (SELECT 1 FROM @events e WHERE e.thread = $1 AND e.id = d.event_id)";
@@ -51,11 +55,12 @@ struct Page {
     /// Everything up to this id is in the step.
     upto: i64,
     pruned: Pruned,
+    deleted: Deleted,
 }
 
 fn list(session: &mut Session<'_>, range: &PruneRange<'_>) -> Result<Page> {
     let sql = "SELECT id, (octet_length(content) + coalesce(octet_length(metadata), 0))::bigint, \
-                      EXISTS (SELECT 1 FROM @dead_letters d WHERE d.thread = $1 AND d.event_id = e.id) \
+                      EXISTS (SELECT 1 FROM @dead_letters d WHERE d.thread = $1 AND d.event_id = e.id), created_at \
                FROM @events e WHERE thread = $1 AND id > $2 AND id <= $3 AND ($4::text IS NULL OR subtype = $4) \
                ORDER BY id LIMIT $5";
     let rows = session
@@ -64,7 +69,7 @@ fn list(session: &mut Session<'_>, range: &PruneRange<'_>) -> Result<Page> {
         Some(last) if rows.len() == PAGE => last.get(0),
         _ => range.upto.max(range.after),
     };
-    let mut page = Page { ids: Vec::new(), upto, pruned: Pruned::default() };
+    let mut page = Page { ids: Vec::new(), upto, pruned: Pruned::default(), deleted: Deleted::default() };
     for row in &rows {
         page.add(row, range);
     }
@@ -77,6 +82,7 @@ impl Page {
         self.pruned.dead_letters += u64::from(is_dead);
         if range.dead_letters || !is_dead {
             self.ids.push(row.get(0));
+            self.deleted.add(row.get(0), row.get(3));
             self.pruned.events += 1;
             self.pruned.bytes += row.get::<_, i64>(1).unsigned_abs();
         }

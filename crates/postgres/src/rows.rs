@@ -12,7 +12,7 @@ use thread::store::Rewrite;
 use crate::connection::Connection;
 use crate::copy::{self, Copy};
 use crate::link::{Link, Locks, Param, Session, int, text};
-use crate::{config, error, migrate, scheduled};
+use crate::{config, error, known, migrate, scheduled};
 
 const DOING: &str = "moving rows";
 
@@ -179,9 +179,9 @@ impl Rewriter<'_> {
         };
         match table.kind {
             "setting" => config::prepare(&mut self.session()),
-            "finished" => self.raise_version(migrate::WITH_LEDGERS),
-            "wait" if !self.link.has_steps => self.raise_version(migrate::WITH_LEDGERS),
-            "consumer" if rows.iter().any(finishes_singly) => self.raise_version(migrate::WITH_LEDGERS),
+            "finished" => self.raise_version(known::WITH_LEDGERS),
+            "wait" if !self.link.known.steps => self.raise_version(known::WITH_LEDGERS),
+            "consumer" if rows.iter().any(finishes_singly) => self.raise_version(known::WITH_LEDGERS),
             "scheduled" | "schedule" => scheduled::prepare(self.link),
             "thread" if rows[0][1].number() > 0 => scheduled::prepare(self.link),
             _ => Ok(()),
@@ -210,7 +210,7 @@ impl Rewriter<'_> {
 
     fn copy(&mut self, table: &'static Table, rows: &[Values]) -> Result<()> {
         // A schema without steps lacks the last column of waits, and no event sleeps in it.
-        let lacks_one = table.kind == "wait" && !self.link.has_steps;
+        let lacks_one = table.kind == "wait" && !self.link.known.steps;
         let described = &table.columns[..table.columns.len() - usize::from(lacks_one)];
         let columns = described.iter().map(|column| column.name).collect::<Vec<_>>().join(", ");
         let sql = format!("COPY @{} (thread, {columns}) FROM STDIN (FORMAT binary)", table.name);

@@ -12,15 +12,15 @@ use thread::{Event, Result};
 
 use crate::connection::Connection;
 use crate::link::{Link, NOW, Session, int, text};
-use crate::migrate;
+use crate::{known, migrate};
 
 /// Makes sure that there are the tables, by a connection of its own: a transaction may be open.
 pub fn prepare(store: &mut Link) -> Result<()> {
-    if !store.has_schedules {
+    if !store.known.schedules {
         let mut connection = Connection::take(&store.target.settings)?;
-        migrate::raise_version(&mut connection.client, &store.target.schema, migrate::WITH_SCHEDULES)?;
+        migrate::raise_version(&mut connection.client, &store.target.schema, known::WITH_SCHEDULES)?;
         connection.keep(&store.target.settings);
-        store.has_schedules = true;
+        store.known.schedules = true;
     }
     Ok(())
 }

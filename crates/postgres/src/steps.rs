@@ -11,15 +11,15 @@ use thread::{Error, Result};
 use crate::connection::Connection;
 use crate::json::to_json;
 use crate::link::{Link, Param, Session, bytes, int, text};
-use crate::{lease, migrate};
+use crate::{known, lease, migrate};
 
 /// Makes sure that there is the table, by a connection of its own.
 pub fn prepare(store: &mut Link) -> Result<()> {
-    if !store.has_steps {
+    if !store.known.steps {
         let mut connection = Connection::take(&store.target.settings)?;
-        migrate::raise_version(&mut connection.client, &store.target.schema, migrate::WITH_STEPS)?;
+        migrate::raise_version(&mut connection.client, &store.target.schema, known::WITH_STEPS)?;
         connection.keep(&store.target.settings);
-        (store.has_steps, store.has_schedules) = (true, true);
+        (store.known.steps, store.known.schedules) = (true, true);
     }
     Ok(())
 }

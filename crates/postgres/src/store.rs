@@ -7,6 +7,7 @@ use std::time::Duration;
 use thread::error::DatabaseErrorKind as Kind;
 use thread::model::closed::Closed;
 use thread::model::event::{CappedRow, NewEvent};
+use thread::model::figures::Counted;
 use thread::model::filter::Filter;
 use thread::model::ledger::Ledger;
 use thread::model::location::Location;
@@ -27,8 +28,8 @@ use crate::connection::Connection;
 use crate::link::{Link, Locks, int, text};
 use crate::location::Target;
 use crate::{
-    append, config, consumers, dead_letters, due, error, lease, ledger, listen, migrate, prune, read, rows,
-    scheduled, steps, workers,
+    append, config, consumers, dead_letters, due, error, figures, known, lease, ledger, listen, migrate,
+    prune, read, rows, scheduled, steps, workers,
 };
 
 /// Opens a thread.
@@ -159,7 +160,7 @@ impl Store for Link {
     fn subscribe(&mut self, new: &NewSubscription) -> Result<Option<Moved>> {
         if new.options.finishes_singly() {
             let schema = self.target.schema.clone();
-            migrate::raise_version(&mut self.connection()?.client, &schema, migrate::WITH_LEDGERS)?;
+            migrate::raise_version(&mut self.connection()?.client, &schema, known::WITH_LEDGERS)?;
         }
         let locks = Locks::Consumer(&new.consumer);
         self.transact("subscribing", locks, true, |session| consumers::subscribe(session, new))
@@ -181,9 +182,26 @@ impl Store for Link {
         }
     }
 
+    fn acknowledge(&mut self, consumer: &ConsumerId, id: i64, matching: Option<&[i64]>) -> Result<Moved> {
+        let doing = "recording the cursor";
+        // As above.
+        match self.reading(doing, |session| consumers::plan_move(session, consumer, id, Move::Acknowledge))? {
+            (moved, None) => Ok(moved),
+            _ => {
+                figures::prepare(self);
+                self.transact(doing, Locks::Consumer(consumer), true, |session| {
+                    consumers::acknowledge(session, consumer, id, matching)
+                })
+            }
+        }
+    }
+
     fn update_run(&mut self, seen: &Subscription, update: &RunUpdate) -> Result<Option<Subscription>> {
         if update.step.is_some() {
             steps::prepare(self)?;
+        }
+        if update.figures.as_ref().is_some_and(|(_, counted)| !counted.is_empty()) {
+            figures::prepare(self);
         }
         let locks = Locks::Consumer(&seen.consumer);
         self.transact("recording the state of a consumer", locks, update.durable, |session| {
@@ -247,11 +265,12 @@ impl Store for Link {
     }
 
     fn has_steps(&mut self) -> Result<bool> {
-        Ok(self.has_steps)
+        Ok(self.known.steps)
     }
 
     fn read_steps(&mut self, of: StepsOf<'_>, take: &mut dyn FnMut(Step) -> ControlFlow<()>) -> Result<()> {
-        if !self.has_steps {
+        self.look_again()?;
+        if !self.known.steps {
             return Ok(());
         }
         let all = self.reading("reading the steps", |session| steps::list(session, of))?;
@@ -267,11 +286,27 @@ impl Store for Link {
     }
 
     fn forget_steps(&mut self, now: Time, before: Time, most: usize) -> Result<(u64, bool)> {
-        if !self.has_steps {
+        if !self.known.steps {
             return Ok((0, false));
         }
         let doing = "deleting old steps";
         self.transact(doing, Locks::None, false, |session| steps::forget(session, now, before, most))
+    }
+
+    fn has_figures(&mut self) -> Result<bool> {
+        Ok(self.known.figures)
+    }
+
+    fn figures(&mut self, from: i64) -> Result<Vec<Counted>> {
+        self.reading("reading the figures", |session| figures::list(session, from))
+    }
+
+    fn merge_figures(&mut self, now: Time, most: usize) -> Result<bool> {
+        if !self.known.figures {
+            return Ok(false);
+        }
+        let doing = "merging figures";
+        self.transact(doing, Locks::Consumers, false, |session| figures::merge(session, now, most))
     }
 
     fn config(&mut self) -> Result<BTreeMap<String, String>> {
@@ -288,7 +323,10 @@ impl Store for Link {
         let doing = "pruning";
         match range.dry_run {
             true => self.reading(doing, |session| prune::count(session, range)),
-            false => self.transact(doing, Locks::Consumers, true, |session| prune::step(session, range)),
+            false => {
+                figures::prepare(self);
+                self.transact(doing, Locks::Consumers, true, |session| prune::step(session, range))
+            }
         }
     }
 
@@ -325,7 +363,8 @@ impl Store for Link {
     }
 
     fn scheduled(&mut self, after: Option<(Time, ScheduledId)>, most: usize) -> Result<Vec<ScheduledEvent>> {
-        match self.has_schedules {
+        self.look_again()?;
+        match self.known.schedules {
             true => {
                 self.reading("reading what is scheduled", |session| scheduled::list(session, after, most))
             }
@@ -334,7 +373,8 @@ impl Store for Link {
     }
 
     fn count_scheduled(&mut self) -> Result<u64> {
-        if !self.has_schedules {
+        self.look_again()?;
+        if !self.known.schedules {
             return Ok(0);
         }
         let sql = "SELECT count(*) FROM @scheduled WHERE thread = $1";
@@ -343,7 +383,8 @@ impl Store for Link {
     }
 
     fn cancel_scheduled(&mut self, id: ScheduledId) -> Result<bool> {
-        if !self.has_schedules {
+        self.look_again()?;
+        if !self.known.schedules {
             return Ok(false);
         }
         let sql = "DELETE FROM @scheduled WHERE thread = $1 AND id = $2 RETURNING id";
@@ -353,21 +394,22 @@ impl Store for Link {
     }
 
     fn next_scheduled(&mut self) -> Result<Option<NextDue>> {
-        match self.has_schedules {
+        match self.known.schedules {
             true => self.reading("reading what is scheduled", scheduled::next),
             false => Ok(None),
         }
     }
 
     fn make_scheduled(&mut self, which: Which, most: usize) -> Result<Appended> {
-        match self.has_schedules {
+        match self.known.schedules {
             true => due::make(self, which, most),
             false => Ok(Appended::default()),
         }
     }
 
     fn schedules(&mut self) -> Result<Vec<Schedule>> {
-        match self.has_schedules {
+        self.look_again()?;
+        match self.known.schedules {
             true => self.reading("reading the schedules", scheduled::list_schedules),
             false => Ok(Vec::new()),
         }

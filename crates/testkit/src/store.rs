@@ -1,9 +1,13 @@
 //! The contract of every [`Store`], and a store in memory to compare others with.
 
 pub mod conformance;
+mod figures;
+mod held_back;
 mod memory;
 mod model;
 
+pub use figures::figures_are_those_of_a_model;
+pub use held_back::the_oldest_of_each_key_is_taken;
 pub use memory::MemoryStore;
 pub use model::all_stores_behave_the_same;
 

@@ -1,12 +1,12 @@
 //! How many events were stored when, without reading them all.
 //!
-//! Times rise with ids, so a search finds the ids between which a minute lies. If the clock was set back, or ids
-//! are missing, the figures are a little off.
+//! If the clock was set back, or ids are missing, the figures are a little off.
 
 use std::collections::BTreeMap;
 
 use thread::Queue;
 use thread::model::time::{self, Time};
+use thread::queue::figures::Came;
 use thread_sessions::Result;
 
 /// Numbers of events in the last periods of equal length.
@@ -47,9 +47,15 @@ impl Rate {
         let Some(newest) = queue.last_upto(i64::MAX)?.filter(|newest| *newest > self.upto.0) else {
             return Ok(());
         };
-        let end = (newest, self.period_of(queue, newest)?.unwrap_or(self.upto.1));
-        self.count(queue, self.upto, end, first)?;
-        self.upto = end;
+        let ends = [
+            Came { period: self.upto.1, after: 0, upto: self.upto.0 },
+            Came { period: self.period_of(queue, newest)?.unwrap_or(self.upto.1), after: 0, upto: newest },
+        ];
+        let counts = &mut self.counts;
+        queue.came(self.seconds, ends, first, &mut |came| {
+            *counts.entry(came.period).or_default() += came.upto.abs_diff(came.after);
+        })?;
+        self.upto = (newest, ends[1].period);
         Ok(())
     }
 
@@ -62,31 +68,6 @@ impl Rate {
     fn period_of(&self, queue: &mut Queue, id: i64) -> Result<Option<i64>> {
         let at = queue.stored_at(id)?.as_deref().and_then(time::parse);
         Ok(at.map(|at| at.timestamp().div_euclid(self.seconds)))
-    }
-
-    /// Counts the events after the first of two ids and up to the second, with their periods, of the period `first`
-    /// and later ones.
-    fn count(
-        &mut self,
-        queue: &mut Queue,
-        (after, from): (i64, i64),
-        (upto, to): (i64, i64),
-        first: i64,
-    ) -> Result<()> {
-        if to < first || upto <= after {
-            return Ok(());
-        }
-        if from >= to || upto - after == 1 {
-            *self.counts.entry(to).or_default() += upto.abs_diff(after);
-            return Ok(());
-        }
-        let middle = after + (upto - after) / 2;
-        let Some(found) = queue.last_upto(middle)?.filter(|found| *found > after) else {
-            return self.count(queue, (middle, from), (upto, to), first);
-        };
-        let period = self.period_of(queue, found)?.unwrap_or(from).clamp(from, to);
-        self.count(queue, (after, from), (found, period), first)?;
-        self.count(queue, (middle, period), (upto, to), first)
     }
 }
 

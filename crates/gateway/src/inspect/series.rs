@@ -1,30 +1,28 @@
-//! Figures of consumers, from their last runs: how fast they are now, and how that has changed.
-//!
-//! Runs are kept as long as there are not too many newer ones, so a busy consumer is known for a shorter time: what a
-//! series says begins at its `known_since`.
+//! Figures of consumers: how fast they were in their last runs, and, as the thread has counted it, how that has changed.
 
 use chrono::TimeDelta;
 use thread::Queue;
-use thread::model::run::{RUNS_KEPT, Run, RunResult};
+use thread::model::figures::Figures;
+use thread::model::run::{Run, RunResult};
 use thread::model::subscription::Subscription;
 use thread::model::time::{self, Time};
+use thread::queue::figures;
 use thread_sessions::Result;
 
 use super::dto::{ConsumerSeries, Recent, Series, Span};
-use super::rate::Rate;
 
 /// How many of the last runs the present figures are made from, and of what time before the last one ended.
 pub const RECENT: usize = 100;
 const RECENTLY: TimeDelta = TimeDelta::minutes(15);
 
-impl Span {
-    /// How long a period is, in seconds, and how many there are.
-    fn periods(self) -> (i64, i64) {
-        match self {
-            Span::Quarter => (15, 60),
-            Span::Hour => (60, 60),
-            Span::Day => (900, 96),
-            Span::Week => (7200, 84),
+impl From<Span> for figures::Span {
+    fn from(span: Span) -> figures::Span {
+        match span {
+            Span::Quarter => figures::Span::QUARTER,
+            Span::Hour => figures::Span::HOUR,
+            Span::Day => figures::Span::DAY,
+            Span::Week => figures::Span::WEEK,
+            Span::Month => figures::Span::MONTH,
         }
     }
 }
@@ -82,50 +80,22 @@ fn handled(runs: &[Run], at: usize, subscription: &Subscription) -> u64 {
 ///
 /// Errors of the thread.
 pub fn of(queue: &mut Queue, span: Span, now: Time) -> Result<Series> {
-    let (seconds, periods) = span.periods();
-    let mut rate = Rate::new(seconds, periods);
-    rate.update(queue, now)?;
-    let arrived = rate.series(now);
-    let first = now.timestamp().div_euclid(seconds) - periods + 1;
-    let from = Time::from_timestamp(first * seconds, 0).unwrap_or(now);
-    let mut consumers = Vec::new();
-    for subscription in queue.subscriptions()? {
-        let runs = queue.runs(&subscription.consumer, RUNS_KEPT)?;
-        consumers.push(consumer(&runs, &subscription, (seconds, first, arrived.len())));
-    }
-    let step_ms = seconds.unsigned_abs() * 1000;
-    Ok(Series { from: time::format(from), step_ms, arrived, consumers })
+    let series = queue.series(None, span.into(), now)?;
+    let step_ms = u64::try_from(series.step.as_millis()).unwrap_or(u64::MAX);
+    let consumers = series.consumers.iter().map(|(subscription, all)| consumer(subscription, all)).collect();
+    Ok(Series { from: time::format(series.from), step_ms, arrived: series.arrived, consumers })
 }
 
-fn consumer(
-    runs: &[Run],
-    subscription: &Subscription,
-    (seconds, first, periods): (i64, i64, usize),
-) -> ConsumerSeries {
-    let mut series = ConsumerSeries {
+fn consumer(subscription: &Subscription, all: &[Figures]) -> ConsumerSeries {
+    ConsumerSeries {
         name: subscription.consumer.as_str().to_owned(),
         wants_all: subscription.filter_text().is_none(),
-        known_since: runs.first().filter(|_| runs.len() >= RUNS_KEPT).map(|run| time::format(run.ended)),
-        handled: vec![0; periods],
-        failed: vec![0; periods],
-        dead: vec![0; periods],
-        p50_ms: vec![None; periods],
-        p95_ms: vec![None; periods],
-    };
-    let mut took = vec![Vec::new(); periods];
-    for (at, run) in runs.iter().enumerate() {
-        let period = run.ended.timestamp().div_euclid(seconds) - first;
-        let Some(n) = usize::try_from(period).ok().filter(|n| *n < periods) else { continue };
-        series.handled[n] += handled(runs, at, subscription);
-        series.failed[n] += u64::from(has_failed(run));
-        series.dead[n] += u64::from(run.result == RunResult::Dead);
-        took[n].push(millis(run));
+        handled: all.iter().map(|one| one.handled).collect(),
+        failed: all.iter().map(|one| one.failed).collect(),
+        dead: all.iter().map(|one| one.dead).collect(),
+        p50_ms: all.iter().map(|one| one.took.percentile(50)).collect(),
+        p95_ms: all.iter().map(|one| one.took.percentile(95)).collect(),
     }
-    for (n, took) in took.iter_mut().enumerate() {
-        took.sort_unstable();
-        (series.p50_ms[n], series.p95_ms[n]) = (part(took, 50), part(took, 95));
-    }
-    series
 }
 
 #[cfg(test)]

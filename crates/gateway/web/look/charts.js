@@ -11,7 +11,8 @@ import { Chart, totals } from "./chart.js";
 import { NUMBER } from "./words.js";
 import * as address from "../address.js";
 
-const SPANS = [["15m", t("_15_minutes")], ["1h", t("_1_hour")], ["1d", t("_1_day")], ["7d", t("_7_days")]];
+const SPANS = [["15m", t("_15_minutes")], ["1h", t("_1_hour")], ["1d", t("_1_day")], ["7d", t("_7_days")],
+  ["30d", t("_30_days")]];
 
 /** How often the figures are read again while something happens, at most, in milliseconds. */
 const AGAIN = 5000;
@@ -58,17 +59,15 @@ export function Charts({ thread, only }) {
 function Three({ thread, series, name, range, onRange }) {
   const { from, step_ms: step, arrived, consumers } = series;
   const begin = Date.parse(from), own = consumers.find((one) => one.name === name), who = visible(name ?? "");
-  const since = own?.known_since ? Date.parse(own.known_since) : begin;
-  const known = (values) => values.map((value, n) => (begin + (n + 1) * step <= since ? null : value));
   const pending = thread.consumers_state.find((one) => one.name === name)?.pending;
   const shared = { begin, step, range, onRange };
   const flow = [{ name: t("came"), values: arrived, kind: "bars" }];
   if (own) {
-    flow.push({ name: t("handled_by_who", { who }), values: known(own.handled), kind: "line", class: "handled" });
-    flow.push({ name: t("failed_2"), values: known(own.failed), kind: "thin", class: "failed" });
+    flow.push({ name: t("handled_by_who", { who }), values: own.handled, kind: "line", class: "handled" });
+    flow.push({ name: t("failed_2"), values: own.failed, kind: "thin", class: "failed" });
   }
   const waits = own?.wants_all && pending >= 0
-    && [{ name: t("waited"), values: backlog(series, own, pending, since), kind: "area", class: "waited" }];
+    && [{ name: t("waited"), values: backlog(arrived, own, pending), kind: "area", class: "waited" }];
   const took = own?.p50_ms.some((ms) => ms !== null)
     && [{ name: t("half_took_less"), values: own.p50_ms, kind: "dots", class: "p50" },
       { name: t("_95_took_less"), values: own.p95_ms, kind: "dots", class: "p95" }];
@@ -79,8 +78,6 @@ function Three({ thread, series, name, range, onRange }) {
       ${took && html`<${Chart} ...${shared} label=${t("how_long_runs_of_who_took", { who })} series=${took}
         format=${duration} />`}
     </div>
-    ${own && since > begin && html`<p class="hint">${t("the_last_1_000_runs_of_who_are_kept",
-      { who, time: html`<${Stamp} time=${since} />` })}</p>`}
     <p class="hint">${came === 0 ? t("no_event_came_in_that_time") : t("events_came_in_that_time",
       { events: html`<a href=${eventsIn(thread, begin, end)}>${t("n_events", { n: came })}</a>` })}
       ${" "}${t("drag_over_a_chart_to_choose_a_part_of")}</p>
@@ -104,10 +101,10 @@ function runsIn(thread, name, from, to) {
 
 /** How many events waited at the end of each period, counted back from now: nothing else than what came and what was
  * handled or given up has changed it. */
-function backlog({ arrived, from, step_ms: step }, { handled, dead }, pending, since) {
+function backlog(arrived, { handled, dead }, pending) {
   const waits = arrived.map(() => null);
   let now = pending;
-  for (let n = arrived.length - 1; n >= 0 && Date.parse(from) + (n + 1) * step > since; n--) {
+  for (let n = arrived.length - 1; n >= 0; n--) {
     waits[n] = Math.max(0, now);
     now += handled[n] + dead[n] - arrived[n];
   }

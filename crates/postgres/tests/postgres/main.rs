@@ -26,6 +26,7 @@ mod workers;
 
 use std::time::Duration;
 
+use thread::Queue;
 use thread::model::location::Location;
 use thread_postgres::SCHEME;
 use thread_testkit::postgres::server;
@@ -36,6 +37,14 @@ fn fresh() -> Option<Fresh> {
     let location = Location::from(server()?.location());
     (SCHEME.init)(&location).unwrap();
     Some(Fresh::outliving(move || (SCHEME.open)(&location, Duration::from_secs(60)).unwrap()))
+}
+
+/// The same, as a queue.
+fn queue() -> Option<Queue> {
+    let location = Location::from(server()?.location());
+    (SCHEME.init)(&location).unwrap();
+    thread::queue::locations::add(SCHEME);
+    Some(Queue::open(location).unwrap())
 }
 
 mod postgres_conforms {
@@ -52,5 +61,15 @@ mod model {
     fn all_stores_behave_the_same() {
         // Each case takes a second.
         compare(12, || Some([Fresh::in_memory(), crate::fresh()?]));
+    }
+
+    #[test]
+    fn figures_are_those_of_a_model() {
+        thread_testkit::store::figures_are_those_of_a_model(6, crate::queue);
+    }
+
+    #[test]
+    fn the_oldest_of_each_key_is_taken() {
+        thread_testkit::store::the_oldest_of_each_key_is_taken(4, crate::queue);
     }
 }

@@ -7,11 +7,13 @@ use std::time::Duration;
 use fallible_iterator::FallibleIterator;
 use thread::model::location::Location;
 use thread::model::run::RunState;
-use thread::store::{Move, RunUpdate, Store, Stored};
+use thread::model::scheduled::Due;
+use thread::model::step::Kind;
+use thread::store::{Move, RunUpdate, StepChange, StepsOf, Store, Stored};
 use thread::{Error, NewEvent};
 use thread_postgres::SCHEME;
 use thread_testkit::store::conformance::{
-    append, everything, fill, message, name, new_subscription, put, with_key,
+    append, everything, fill, message, name, new_step, new_subscription, put, with_key,
 };
 use thread_testkit::{postgres::server, wait_until};
 
@@ -49,6 +51,35 @@ fn connections_see_each_others_commits_at_once_and_in_order() {
         let (writer, reader) = if id % 3 == 0 { (&mut one, &mut other) } else { (&mut other, &mut one) };
         assert_eq!(put(&mut **writer, &message("x")).unwrap(), Stored::New(id));
         assert_eq!(everything(&mut **reader), everything(&mut **writer));
+    }
+}
+
+/// One that looks at consumers, as whoever waits does, and one that only asks.
+#[test]
+fn the_first_schedule_and_the_first_step_of_others_are_seen_by_those_who_came_before() {
+    for has_consumer in [true, false] {
+        let Some(location) = thread() else { return };
+        let (mut waits, mut asks, mut other) = (open(&location), open(&location), open(&location));
+        fill(&mut *other, 1);
+        if has_consumer {
+            other.subscribe(&new_subscription("c")).unwrap();
+        }
+        assert!(
+            waits.subscriptions().unwrap().len() == usize::from(has_consumer) && !waits.has_steps().unwrap()
+        );
+        assert!(waits.next_scheduled().unwrap().is_none() && asks.scheduled(None, 9).unwrap().is_empty());
+
+        let later = NewEvent { due: Some(Due::After(LIMIT)), ..message("x") };
+        append(&mut *other, &[later]).unwrap();
+        assert_eq!((asks.count_scheduled().unwrap(), asks.scheduled(None, 9).unwrap().len()), (1, 1));
+        waits.subscriptions().unwrap();
+        assert!(waits.next_scheduled().unwrap().is_some());
+
+        let step = new_step(1, "pay", Kind::Step);
+        assert!(other.change_step(&StepChange::to(None, step)).unwrap());
+        assert_eq!(asks.steps(StepsOf::default()).unwrap().len(), 1);
+        waits.subscriptions().unwrap();
+        assert!(waits.has_steps().unwrap());
     }
 }
 

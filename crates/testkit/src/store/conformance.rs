@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use thread::error::{Error, Result};
 use thread::model::closed::Closed;
 use thread::model::event::{Defaults, Event, NewEvent};
+use thread::model::figures::Figures;
 use thread::model::filter::{Filter, Scope};
 use thread::model::key::{IdempotencyKey, InvalidKey};
 use thread::model::ledger::{Asleep, Claim, EventWait, Ledger, LedgerChange, Sleep, Taken};
@@ -49,6 +50,7 @@ macro_rules! conformance {
             acknowledging_never_goes_back_but_seeking_does
             cursors_stop_at_the_newest_id_ever_given
             rewinds_are_counted
+            what_is_acknowledged_is_counted
             a_subscription_is_read_back_unchanged
             a_name_can_be_subscribed_only_once
             replacing_keeps_cursor_dead_letters_pause_and_counts
@@ -622,6 +624,29 @@ pub fn rewinds_are_counted(store: &mut dyn Store) {
     }
 }
 
+pub fn what_is_acknowledged_is_counted(store: &mut dyn Store) {
+    fill(store, 10);
+    subscribe(store, "c");
+    assert!(store.acknowledge(&name("d"), 1, None).is_err());
+    let steps: [(i64, Option<&[i64]>, Moved); 5] = [
+        (4, None, Moved::To(4)),
+        (4, None, Moved::To(4)),
+        (2, None, Moved::Ahead(4)),
+        (9, Some(&[3, 5, 9]), Moved::To(9)),
+        (99, None, Moved::Clamped(10)),
+    ];
+    for (id, matching, moved) in steps {
+        assert_eq!(store.acknowledge(&name("c"), id, matching).unwrap(), moved);
+    }
+    // Other ways to move a cursor handle nothing.
+    store.move_cursor(&name("c"), 1, Move::Seek).unwrap();
+    store.move_cursor(&name("c"), 8, Move::Acknowledge).unwrap();
+    let counted = store.figures(0).unwrap();
+    assert_eq!(counted.iter().map(|one| one.figures.handled).sum::<u64>(), 4 + 2 + 1);
+    assert!(counted.iter().all(|one| one.consumer == Some(name("c"))) && store.has_figures().unwrap());
+    assert_eq!(store.figures(i64::MAX).unwrap(), []);
+}
+
 pub fn a_subscription_is_read_back_unchanged(store: &mut dyn Store) {
     use std::os::unix::ffi::OsStrExt;
     fill(store, 3);
@@ -1096,6 +1121,7 @@ pub fn a_run_update_is_refused_after_any_change(store: &mut dyn Store) {
             cancel_retries: true,
             ledger: vec![LedgerChange::Finish { first: 1, last: 9 }],
             step: None,
+            figures: Some((noon(), Figures { handled: 1, ..Figures::default() })),
             runs: vec![finished(3)],
             durable: true,
             state: running(3),
@@ -1779,7 +1805,7 @@ pub fn settings_are_kept_by_name(store: &mut dyn Store) {
 }
 
 /// A step of the consumer `c`, as it begins.
-fn new_step(event: i64, step: &str, kind: Kind) -> Step {
+pub fn new_step(event: i64, step: &str, kind: Kind) -> Step {
     let new = Step::new(&name("c"), event, step, kind, &[b"echo", b"x y"]);
     Step { key: "a key".to_owned(), since: noon(), ..new }
 }

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use chrono::Utc;
 use thread::model::event::{CappedRow, Row};
+use thread::model::figures::{Counted, Deleted, Figures, oldest_hour};
 use thread::model::filter::Filter;
 use thread::model::ledger::Ledger;
 use thread::model::run::{RUNS_KEPT, Run, RunState};
@@ -19,7 +20,7 @@ use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, ScanW
 use thread::model::time::{self, Time};
 use thread::store::{
     Appended, DeadLetterUpdate, FilterFailure, GIVEN_AGAIN, Move, Moved, PruneRange, PruneStep, Pruned, Put,
-    RunUpdate, Scan, ScanRange, StepChange, StepsOf, Store, Stored,
+    RunUpdate, Scan, ScanRange, StepChange, StepsOf, Store, Stored, count_passed,
 };
 use thread::{Error, Event, NewEvent, Result};
 
@@ -39,6 +40,8 @@ pub struct MemoryStore {
     ledgers: BTreeMap<ConsumerId, Ledger>,
     /// In the order in which they were begun, each with the time since when its event has been finished.
     steps: Vec<(Step, Option<Time>)>,
+    /// Each time that something was counted.
+    figures: Vec<Counted>,
     config: BTreeMap<String, String>,
     /// By when they are due.
     scheduled: BTreeMap<(Time, ScheduledId), ScheduledEvent>,
@@ -361,6 +364,15 @@ impl Store for MemoryStore {
         Ok(if target < id { Moved::Clamped(target) } else { Moved::To(target) })
     }
 
+    fn acknowledge(&mut self, consumer: &ConsumerId, id: i64, matching: Option<&[i64]>) -> Result<Moved> {
+        let before = self.cursors.get(consumer).map_or(0, |(at, _)| *at);
+        let moved = self.move_cursor(consumer, id, Move::Acknowledge)?;
+        let mut figures = Figures::default();
+        figures.handled(count_passed(before, moved, matching), None);
+        self.figures.push(Counted::now(consumer, figures));
+        Ok(moved)
+    }
+
     fn update_run(&mut self, seen: &Subscription, update: &RunUpdate) -> Result<Option<Subscription>> {
         let consumer = &seen.consumer;
         let facts = |s: &Subscription| (s.revision, s.last_acked_id, s.rewinds, s.dead_to_retry);
@@ -385,6 +397,9 @@ impl Store for MemoryStore {
             let number = runs.last().map_or(1, |last| last.number + 1);
             runs.push(Run { number, ..run.clone() });
             runs.drain(..runs.len().saturating_sub(RUNS_KEPT));
+        }
+        if let Some((at, figures)) = &update.figures {
+            self.figures.push(Counted::of(consumer, *at, figures.clone()));
         }
         if update.cancel_retries {
             let own = self.dead_letters.values_mut().filter(|dead| dead.consumer == *consumer);
@@ -530,6 +545,20 @@ impl Store for MemoryStore {
         Ok(((count - self.steps.len()) as u64, false))
     }
 
+    fn has_figures(&mut self) -> Result<bool> {
+        Ok(!self.figures.is_empty())
+    }
+
+    fn figures(&mut self, from: i64) -> Result<Vec<Counted>> {
+        Ok(self.figures.iter().filter(|one| one.at >= from).cloned().collect())
+    }
+
+    /// Minutes may stay as they are.
+    fn merge_figures(&mut self, now: Time, _most: usize) -> Result<bool> {
+        self.figures.retain(|one| one.at >= oldest_hour(now).timestamp());
+        Ok(false)
+    }
+
     fn config(&mut self) -> Result<BTreeMap<String, String>> {
         Ok(self.config.clone())
     }
@@ -558,7 +587,7 @@ impl Store for MemoryStore {
                 return Ok(PruneStep::Overtaken);
             }
         }
-        let mut pruned = Pruned::default();
+        let (mut pruned, mut deleted) = (Pruned::default(), Deleted::default());
         let dead: Vec<i64> = self.dead_letters.keys().map(|(_, id)| *id).collect();
         self.events.retain(|&id, event| {
             let subtype = range.subtype.is_none_or(|wanted| event.subtype.as_deref() == Some(wanted));
@@ -571,8 +600,12 @@ impl Store for MemoryStore {
             }
             pruned.events += 1;
             pruned.bytes += (event.content.len() + event.metadata.as_ref().map_or(0, String::len)) as u64;
+            if !range.dry_run {
+                deleted.add(id, &event.created_at);
+            }
             range.dry_run
         });
+        self.figures.extend(deleted.counted());
         self.dead_letters.retain(|(_, id), _| self.events.contains_key(id));
         self.drop_keys();
         Ok(PruneStep::Upto(upto.max(after), pruned))

@@ -152,6 +152,7 @@ fn run_update() -> impl Strategy<Value = RunUpdate> {
             cancel_retries,
             step: None,
             runs: Vec::new(),
+            figures: None,
             durable,
         },
     )

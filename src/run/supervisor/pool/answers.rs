@@ -8,7 +8,7 @@ use super::places::Place;
 use super::{Pool, open};
 use crate::error::Result;
 use crate::model::answer::{Answer, Verdict};
-use crate::model::run::{BAD_EVENT, ERROR_KEPT, Exit, NOT_NOW, Run, end_of};
+use crate::model::run::{BAD_EVENT, ERROR_KEPT, Exit, NOT_NOW, end_of};
 use crate::run::pipes::Output;
 use crate::run::settle::{Failed, fail};
 use crate::store::DeadLetterUpdate;
@@ -54,8 +54,9 @@ impl Pool<'_, '_> {
     }
 
     fn take(&mut self, Answer { id, verdict }: Answer, place: &mut Place) {
-        let has_it = place.given.remove(&id).is_some() && self.window.has_given(id);
-        if !has_it || self.is_void() {
+        let given = place.given.remove(&id).filter(|_| self.window.has_given(id));
+        let took = given.map(|since| since.elapsed());
+        if took.is_none() || self.is_void() {
             let note = format!("an answer for event {id}, which it does not have");
             return place.running.note(self.supervisor.files, &self.current, &note);
         }
@@ -79,6 +80,7 @@ impl Pool<'_, '_> {
             Verdict::Ack => {
                 place.answered += 1;
                 self.succeeded();
+                self.tally.figures.handled(1, took);
                 match place.dead.take_if(|dead| *dead == id) {
                     Some(event_id) => {
                         self.window.drop_taken(event_id);
@@ -99,6 +101,7 @@ impl Pool<'_, '_> {
         if place.dead.take_if(|dead| *dead == id).is_some() {
             self.window.drop_taken(id);
             if counts {
+                self.tally.figures.failed(true, took);
                 let (error, at) = (end_of(&error, ERROR_KEPT).to_owned(), Utc::now());
                 self.dead_letters.push(DeadLetterUpdate::FailedAgain { event_id: id, exit, error, at });
             } else {
@@ -107,22 +110,23 @@ impl Pool<'_, '_> {
             return;
         }
         let at = self.now();
-        self.fail(id, Failed { exit, counts, judged, delay, error, at });
+        self.fail(id, Failed { exit, counts, judged, delay, error, at, took });
     }
 
     /// A handler that is kept failed at an event.
     pub(super) fn fail(&mut self, id: i64, failed: Failed) {
-        let mut runs = std::mem::take(&mut self.runs);
-        self.fail_in_run(id, failed, &mut runs);
-        self.runs = runs;
-    }
-
-    /// A run failed at an event. `runs`: what is to be recorded about that.
-    pub(super) fn fail_in_run(&mut self, id: i64, failed: Failed, runs: &mut Vec<Run>) {
         let (window, tally, letters) = (&mut self.window, &mut self.tally, &mut self.dead_letters);
-        if let Some(why) = fail(window, tally, &self.current, id, failed, letters, runs) {
+        if let Some(why) = fail(window, tally, &self.current, id, failed, letters, &mut self.runs) {
             self.stall(why);
         }
+    }
+
+    /// A run failed at an event. Its end is noted and counted by itself.
+    pub(super) fn fail_in_run(&mut self, id: i64, failed: Failed) {
+        let (noted, counted) = (self.runs.len(), self.tally.figures.clone());
+        self.fail(id, failed);
+        self.runs.truncate(noted);
+        self.tally.figures = counted;
     }
 }
 

@@ -7,6 +7,7 @@ use chrono::Utc;
 use super::{COLLECT, Closing, Pool, SYNC_EVERY, Supervisor, open};
 use crate::error::Result;
 use crate::files::log::{Quoted, log};
+use crate::model::figures::Figures;
 use crate::model::ledger::{Asleep, LedgerChange};
 use crate::model::run::{Deliver, Exit, Phase, Run, RunResult, RunState, STOPPED};
 use crate::model::subscription::Subscription;
@@ -60,6 +61,7 @@ impl Supervisor<'_> {
                 delay: None,
                 error: String::new(),
                 at: Utc::now(),
+                took: None,
             };
             if let Some(id) = first {
                 stalls = fail(
@@ -73,6 +75,7 @@ impl Supervisor<'_> {
                 );
             }
             update.state = tally.applied_to(&update.state);
+            update.figures = tally.counted();
         }
         let (now, reached) = (Utc::now(), subscription.state.start_newest);
         update.state.single_upto =
@@ -176,6 +179,7 @@ impl Pool<'_, '_> {
                 ledger: self.window.changes().to_vec(),
                 dead_letters: self.dead_letters.clone(),
                 runs: self.runs.clone(),
+                figures: self.tally.counted(),
                 durable,
                 ..RunUpdate::default()
             };
@@ -306,8 +310,11 @@ impl Pool<'_, '_> {
                     } else {
                         state
                     };
-                    let runs = runs.clone();
-                    let update = RunUpdate { runs, cancel_retries, durable: true, ..RunUpdate::state(state) };
+                    // What it has answered may be given again.
+                    let (runs, figures) = (runs.clone(), tally.counted());
+                    let figures = figures.map(|(at, figures)| (at, Figures { handled: 0, ..figures }));
+                    let update =
+                        RunUpdate { runs, figures, cancel_retries, durable: true, ..RunUpdate::state(state) };
                     is_ours.then_some(update)
                 })
             })
@@ -323,6 +330,7 @@ impl Pool<'_, '_> {
                 ledger: self.window.changes().to_vec(),
                 dead_letters: self.dead_letters.clone(),
                 runs: self.runs.clone(),
+                figures: self.tally.counted(),
                 cancel_retries: self.current.state.stop.is_some(),
                 durable: true,
                 ..RunUpdate::default()

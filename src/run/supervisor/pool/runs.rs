@@ -9,6 +9,7 @@ use super::recording::Then;
 use super::{Closing, Pool};
 use crate::error::Result;
 use crate::files::log::log;
+use crate::model::figures::Figures;
 use crate::model::ledger::EventWait;
 use crate::model::run::{BAD_EVENT, ERROR_KEPT, Exit, NOT_NOW, Run, RunResult, STOPPED, end_of};
 use crate::run::dispatch;
@@ -73,7 +74,7 @@ impl Pool<'_, '_> {
     fn failed(&self, exit: Exit, error: String) -> Failed {
         let counts = exit != Exit::Code(NOT_NOW);
         let judged = exit == Exit::Code(BAD_EVENT);
-        Failed { exit, counts, judged, delay: None, error, at: self.now() }
+        Failed { exit, counts, judged, delay: None, error, at: self.now(), took: None }
     }
 
     /// A handler that was kept has ended.
@@ -104,6 +105,7 @@ impl Pool<'_, '_> {
             self.window.drop_taken(event_id);
             if !is_cut_short && !is_deferred {
                 let (error, at) = (end_of(&output, ERROR_KEPT).to_owned(), Utc::now());
+                self.tally.figures.failed(true, None);
                 self.dead_letters.push(DeadLetterUpdate::FailedAgain { event_id, exit, error, at });
             }
         }
@@ -286,19 +288,23 @@ impl Pool<'_, '_> {
             Exit::Code(_) | Exit::Signal(_) => RunResult::Failed,
         };
         let now = self.now();
-        self.runs.push(Run {
-            number: 0,
-            began: began.0,
-            ended: now,
-            attempt,
-            events: Some(count as u64),
-            upto,
-            result,
-            exit: exit.code(),
-            output: span,
-            host: None,
-            tail: result.tail(&output),
-        });
+        let finished = events.len() + usize::from(dead.is_some());
+        self.end_run(
+            Run {
+                number: 0,
+                began: began.0,
+                ended: now,
+                attempt,
+                events: Some(count as u64),
+                upto,
+                result,
+                exit: exit.code(),
+                output: span,
+                host: None,
+                tail: result.tail(&output),
+            },
+            finished,
+        );
         self.tally.ended(began.0, now, exit, result == RunResult::Succeeded);
         let (at, acked) = (self.at_place(number), self.window.ledger().cursor());
         let cut = if interrupted { " interrupted" } else { "" };
@@ -313,18 +319,25 @@ impl Pool<'_, '_> {
         Ok(())
     }
 
+    /// Notes and counts a run on stdin, which has finished so many events if it has succeeded.
+    fn end_run(&mut self, run: Run, finished: usize) {
+        let events = Some(finished as u64);
+        self.tally.figures += &Figures::of_run(&Run { events, ..run.clone() });
+        self.runs.push(run);
+    }
+
     /// A run failed at these events. `was_alone`: it had no others.
     fn events_failed(&mut self, events: &[i64], was_alone: bool, exit: Exit, output: String) {
         match events {
             [] => {}
             [id] if was_alone => {
                 let failed = self.failed(exit, output);
-                self.fail_in_run(*id, failed, &mut Vec::new());
+                self.fail_in_run(*id, failed);
             }
             _ if exit == Exit::Code(NOT_NOW) => {
                 for id in events {
                     let failed = self.failed(exit, output.clone());
-                    self.fail_in_run(*id, failed, &mut Vec::new());
+                    self.fail_in_run(*id, failed);
                 }
             }
             _ => {
@@ -357,19 +370,22 @@ impl Pool<'_, '_> {
         self.events_failed(&events, events.len() == 1, Exit::Unknown, String::new());
         let is_dead = self.dead_letters.len() > letters;
         let began = began.unwrap_or(now).min(now);
-        self.runs.push(Run {
-            number: 0,
-            began,
-            ended: now,
-            attempt,
-            events: Some(events.len() as u64),
-            upto: events.last().copied().unwrap_or(0),
-            result: if is_dead { RunResult::Dead } else { RunResult::Unknown },
-            exit: None,
-            output: None,
-            host: None,
-            tail: None,
-        });
+        self.end_run(
+            Run {
+                number: 0,
+                began,
+                ended: now,
+                attempt,
+                events: Some(events.len() as u64),
+                upto: events.last().copied().unwrap_or(0),
+                result: if is_dead { RunResult::Dead } else { RunResult::Unknown },
+                exit: None,
+                output: None,
+                host: None,
+                tail: None,
+            },
+            0,
+        );
         self.tally.ended(began, now, Exit::Unknown, false);
         self.changed.get_or_insert_with(Instant::now);
     }

@@ -1,7 +1,6 @@
 //! How consumers have done.
 
 use serde::{Deserialize, Serialize};
-use serde_with::skip_serializing_none;
 use utoipa::ToSchema;
 
 /// How far back.
@@ -16,6 +15,8 @@ pub enum Span {
     Day,
     #[serde(rename = "7d")]
     Week,
+    #[serde(rename = "30d")]
+    Month,
 }
 
 /// The last runs of a consumer, at most 100 of a quarter of an hour.
@@ -38,26 +39,23 @@ pub struct Series {
     /// When the first period began.
     pub from: String,
     pub step_ms: u64,
-    /// How many events were stored in each, of those that are there.
+    /// How many events were stored in each.
     pub arrived: Vec<u64>,
     pub consumers: Vec<ConsumerSeries>,
 }
 
-#[skip_serializing_none]
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct ConsumerSeries {
     pub name: String,
     /// It has no filter.
     pub wants_all: bool,
-    /// Runs that ended before are not kept any more.
-    pub known_since: Option<String>,
     /// How many events were handled in each period.
     pub handled: Vec<u64>,
-    /// How many runs have failed.
+    /// How many attempts have failed.
     pub failed: Vec<u64>,
     /// How many of them have made a dead letter, or left it one.
     pub dead: Vec<u64>,
-    /// How long half of the runs took at most that ended in each; null if there was none.
+    /// About how long half of the attempts took at most that ended in each; null if there was none.
     pub p50_ms: Vec<Option<u64>>,
     /// The same of 95 of 100.
     pub p95_ms: Vec<Option<u64>>,
