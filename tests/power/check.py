@@ -17,7 +17,7 @@ class Promises:
     """What was told, and after how many entries of the log it counts."""
 
     def __init__(self, recording):
-        self.all = []
+        self.all, self.failed = [], []
         self.handled = collections.defaultdict(set)
         for told in recording.told:
             word, _, rest = told.line.partition(" ")
@@ -30,6 +30,8 @@ class Promises:
                     for consumer in json.loads(rest)["subscriptions"]:
                         promise = "cursor", (consumer["consumer_id"], consumer["last_acked_id"])
                         self.all.append((settled, *promise))
+            elif word == "failed":
+                self.failed.append(f"it failed in the guest: {rest}")
             elif word != "over":
                 self.all.append((told.entries, word, rest))
         self.all.sort(key=lambda promise: promise[0])
@@ -107,7 +109,8 @@ class Check:
         return self.wrong
 
     def environment(self, **more):
-        return {"PATH": f"{self.programs}:{os.environ['PATH']}", "THREAD_NOTIFIER": "off", **more}
+        path = f"{self.programs}:{os.environ['PATH']}"
+        return {"PATH": path, "HOME": self.programs, "THREAD_NOTIFIER": "off", **more}
 
     def ask(self, inbox, *words):
         return run(["thread", *words], env=self.environment(THREAD_DIR=inbox), timeout=120)
@@ -191,9 +194,6 @@ class Inbox(Check):
 
     def had_init(self, _):
         pass
-
-    def had_failed(self, what):
-        self.wrong.append(f"it failed: {what}")
 
     def had_consumer(self, name):
         if name not in self.consumers:

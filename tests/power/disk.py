@@ -52,7 +52,8 @@ class Log:
             # What is discarded may be read as anything, also as it was.
             return
         data = os.pread(self.file, entry.length, entry.data)
-        if chosen is None:
+        # The first block has the superblock. ext4 is lost if that is torn.
+        if chosen is None or entry.place == 0:
             os.pwrite(image, data, entry.place)
             return
         for at in range(0, entry.length, SECTOR):

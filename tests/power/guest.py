@@ -124,7 +124,7 @@ def initramfs(path, kernel, init, programs=()):
         "init",
         "#!/bin/busybox sh\nexport PATH=/bin\n/bin/busybox --install -s /bin\n"
         "mount -t proc proc /proc\nmount -t sysfs sysfs /sys\nmount -t devtmpfs dev /dev\nmount -t tmpfs tmp /tmp\n"
-        "mkdir /dev/shm /dev/pts\nmount -t devpts pts /dev/pts\nln -s /proc/self/fd /dev/fd\nip link set lo up\n"
+        "mkdir -m 1777 /dev/shm /dev/pts\nmount -t devpts pts /dev/pts\nln -s /proc/self/fd /dev/fd\nip link set lo up\n"
         f"{loading}{init}\npoweroff -f\n",
     )
     made.write(path)
@@ -197,7 +197,8 @@ class Guest:
         listener.listen(1)
         kvm = has_kvm()
         command = [
-            "qemu-system-x86_64", "-accel", "kvm" if kvm else "tcg", "-cpu", "host" if kvm else "max",
+            # It ends with this process, whatever ends that.
+            "setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64", "-accel", "kvm" if kvm else "tcg", "-cpu", "host" if kvm else "max",
             "-m", str(memory), "-smp", str(processors), "-nodefaults", "-no-user-config", "-display", "none",
             "-no-reboot", "-kernel", kernel.image, "-initrd", os.path.abspath(initrd),
             "-append", "console=ttyS0 quiet panic=-1 mitigations=off random.trust_cpu=on no_timer_check",

@@ -18,7 +18,7 @@ def make(path, kind):
         image.truncate(int(SIZES[kind][:-1]) << 20)
     if kind == "ext4":
         # Nothing is left for the kernel to do later.
-        command = ["mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard", path]
+        command = ["mkfs.ext4", "-q", "-b", "4096", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard", path]
     else:
         command = [f"mkfs.{kind}", "-q", "-K", path]
     subprocess.run(command, check=True, env={**os.environ, "PATH": os.environ["PATH"] + ":/sbin:/usr/sbin"})

@@ -72,7 +72,7 @@ class Scene:
         # Servers need the paths that they had in the guest.
         alone = self.judge is not check.Inbox
         workers = 1 if alone else WORKERS
-        wrong, looked = [], 0
+        wrong, looked = [("always", problem) for problem in self.promises.failed], 0
         with tempfile.TemporaryDirectory(prefix="thread-cut", dir=memory) as images:
             number = itertools.count()
 
@@ -100,6 +100,8 @@ class Scene:
         print(f"{self.name}, {self.recording.kind}: {self.promises.numbers()} told in {self.seconds:.0f} s; "
               f"{len(log.entries)} entries, {len(log.flushes)} flushes; {looked} disks in "
               f"{time.monotonic() - began:.0f} s, {len(wrong)} problems", flush=True)
+        if self.judge is services.Gateway:
+            print(f"  {services.Gateway.continued} questions without an ending were continued by now")
         return wrong
 
 
@@ -129,12 +131,13 @@ def planted(kernel, programs, folder, long):
     if long:
         faults += [
             ("no sync of the directory", unsynced("/mnt", "/mnt/inbox")),
-            ("a WAL that is reused before the database is synced", unsynced("/mnt/inbox/events.db")),
+            ("a WAL that is reused before the database is synced", dict(unsynced("/mnt/inbox/events.db"), PARTS="session batches")),
             ("an acknowledgement before the commit", {"TOO_EARLY": "1"}),
         ]
     missed = []
     for number, (name, settings) in enumerate(faults):
-        made = Scene(name, kernel, programs, os.path.join(folder, str(number)), PARTS="session", PUSHES=4, **settings)
+        made = Scene(name, kernel, programs, os.path.join(folder, str(number)),
+                     **{"PARTS": "session", "PUSHES": 4, **settings})
         wrong = made.look(torn=20, flushes=100, enough=1)
         if not any("lost" in problem for _, problem in wrong):
             missed.append(name)
@@ -183,7 +186,7 @@ def with_services(thread, programs, kinds):
     folders = []
     if bin := services.postgres_programs():
         version = os.path.basename(os.path.dirname(bin))
-        folders = [f"/usr/lib/postgresql/{version}", f"/usr/share/postgresql/{version}"]
+        folders = [f"/usr/lib/postgresql/{version}", f"/usr/share/postgresql/{version}", "/usr/share/zoneinfo"]
     guest.tools(tools, [guest.busybox()], folders, files)
     scenes = []
     for kind in kinds:

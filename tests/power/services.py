@@ -19,6 +19,9 @@ class Gateway(Check):
     """Each question that was answered is there with its answer. After a dispatch, each question that is there ends, and
     none ends twice."""
 
+    # How many questions had no ending on the disk.
+    continued = 0
+
     def look(self, found, cut, promised):
         self.root = os.path.join(found, "root")
         for name in sorted(os.listdir(self.root)) if os.path.isdir(self.root) else []:
@@ -36,7 +39,8 @@ class Gateway(Check):
         if pushed.stderr:
             self.wrong.append(f"the next push: {pushed.stderr}")
         asked = self.read(session)[0]
-        environment = self.environment(THREAD_DIR=session, THREAD_NOTIFIER="embedded", HOME="/root")
+        Gateway.continued += len(self.open(session))
+        environment = self.environment(THREAD_DIR=session, THREAD_NOTIFIER="embedded")
         run(["thread", "dispatch"], env=environment, timeout=PATIENCE)
         end = time.monotonic() + PATIENCE
         while self.open(session) and time.monotonic() < end:

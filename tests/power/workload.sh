@@ -8,7 +8,7 @@ port=$(echo /dev/vport*p1)
 cat </tmp/told >"$port" 3>&- &
 tell() { echo "$@" >&3; }
 
-export THREAD_DIR=/mnt/inbox
+export THREAD_DIR=/mnt/inbox HOME=/tmp
 : "${THREAD=thread}"
 working=
 stopped() { [ -e /tmp/stop ]; }
@@ -98,9 +98,10 @@ begin_schedules() {
 # A gateway; each client asks the agent, and tells what it was answered.
 begin_gateway() {
     mkdir -p /mnt/root
-    thread-serve --root /mnt/root --listen 127.0.0.1:3336 --protocol ndjson --agent '/bin/agent /etc/passwd' \
+    thread-serve --root /mnt/root --listen 127.0.0.1:3336 --protocol ndjson --agent "$(command -v agent) /etc/passwd" \
         >/tmp/gateway 2>&1 &
-    until grep -q started /tmp/gateway; do sleep 0.2; done
+    until grep -q started /tmp/gateway || ! kill -0 $!; do sleep 0.2; done
+    kill -0 $! || tell "failed gateway:" $(cat /tmp/gateway)
     token=$(cat /mnt/root/token)
     tell "token $token"
     for client in 1 2; do
@@ -108,8 +109,8 @@ begin_gateway() {
             session=$(cat /proc/sys/kernel/random/uuid)
             answer=$(wget -q -O- --header "Authorization: Bearer $token" --header "X-Session-Id: $session" \
                 --header "Content-Type: application/json" http://127.0.0.1:3336/v1/chat/completions \
-                --post-data "{\"messages\":[{\"role\":\"user\",\"content\":\"question $client $n\"}]}") &&
-                tell "chat $session $answer"
+                --post-data "{\"model\":\"agent\",\"messages\":[{\"role\":\"user\",\"content\":\"question $client $n\"}]}" 2>/tmp/client-$client) &&
+                tell "chat $session $answer" || tell "failed chat:" $(cat /tmp/client-$client; tail -n 3 /tmp/gateway)
         done &
         working="$working $!"
     done
@@ -122,7 +123,8 @@ begin_postgres() {
     chmod 777 /tmp
     su postgres -s /bin/sh -c "exec /usr/lib/postgresql/*/bin/postgres -D /mnt/postgres -k /tmp/postgres \
         -c listen_addresses= -c shared_buffers=16MB -c wal_recycle=on -c checkpoint_timeout=30s" >/tmp/server 2>&1 &
-    until grep -q 'ready to accept' /tmp/server; do sleep 0.2; done
+    until grep -q 'ready to accept' /tmp/server || ! kill -0 $!; do sleep 0.2; done
+    kill -0 $! || tell "failed PostgreSQL:" $(cat /tmp/server)
     export THREAD_DIR='postgres:///postgres?host=/tmp/postgres&user=postgres#inbox'
     thread init "$THREAD_DIR" >/dev/null && tell "server"
     thread subscribe reader --no-handler >/dev/null
