@@ -147,7 +147,8 @@ class Inbox(Check):
     """A thread with pushers, consumers and schedules."""
 
     def look(self, found, cut, promised):
-        inbox = os.path.join(found, "inbox")
+        self.found = found
+        self.inbox = inbox = os.path.join(found, "inbox")
         if not os.path.exists(os.path.join(inbox, "events.db")):
             if promised:
                 self.wrong.append("lost: the thread")
@@ -182,13 +183,15 @@ class Inbox(Check):
         self.later = dict(rows("SELECT id, content FROM scheduled")) if "scheduled" in tables else {}
         self.schedules = {name for name, in rows("SELECT name FROM schedules")} if "schedules" in tables else set()
         finished = rows("SELECT consumer_id, first_id, last_id FROM finished") if "finished" in tables else []
+        self.finished = [(name, 1, cursor) for name, cursor in self.cursors.items()] + finished
+        self.dead = set(rows("SELECT consumer_id, event_id FROM dead_letters"))
         for _, word, what in promised:
             getattr(self, "had_" + word)(what)
         self.batches()
         self.repeated()
         for consumer, handled in self.promises.handled.items():
-            upto = [(1, self.cursors.get(consumer, 0))] + [(a, b) for name, a, b in finished if name == consumer]
-            ids = {id for a, b in upto for id in range(a, b + 1) if id in self.events}
+            ranges = [(a, b) for name, a, b in self.finished if name == consumer]
+            ids = {id for a, b in ranges for id in range(a, b + 1) if id in self.events}
             if not ids <= handled:
                 self.wrong.append(f"{consumer} is past events that it has not handled: {sorted(ids - handled)[:5]}")
 
@@ -245,6 +248,39 @@ class Inbox(Check):
         id = int(json.loads(told)["scheduled_id"][1:])
         if (self.later.get(id) == content) + self.contents[content] != 1:
             self.lost(f"{content!r}, which was scheduled, or it is there twice")
+
+    def had_dead(self, told):
+        consumer, id = told.split()
+        if (consumer, int(id)) not in self.dead:
+            self.lost(f"the dead letter {told}")
+
+    def is_finished(self, consumer, id):
+        return any(name == consumer and first <= id <= last for name, first, last in self.finished)
+
+    def had_finished(self, told):
+        consumer, id = told.split()
+        if not self.is_finished(consumer, int(id)):
+            self.lost(f"that {consumer} has finished {id}")
+
+    def had_step(self, told):
+        id, name = told.split()
+        listed = self.ask(self.inbox, "step", "--list", "--json", "--consumer", "team", "--event", id).stdout
+        done = {step["name"] for step in map(json.loads, listed.splitlines()) if step["state"] == "done"}
+        # A step is kept until its event is finished.
+        if name not in done and not self.is_finished("team", int(id)):
+            self.lost(f"the step {name} of event {id}")
+
+    def had_backup(self, told):
+        number, told = told.split(" ", 1)
+        copy = os.path.join(self.found, "copies", number)
+        if not os.path.exists(os.path.join(copy, "events.db")):
+            return self.lost(f"the backup {number}")
+        database = sqlite3.connect(os.path.join(copy, "events.db"))
+        try:
+            if len(self.same(database, copy)) != json.loads(told)["event_count"]:
+                self.lost(f"events of the backup {number}")
+        finally:
+            database.close()
 
     def batches(self):
         """A batch is there completely or not at all, also if it was not acknowledged."""

@@ -153,7 +153,7 @@ def main(thread, folder, form):
     strip(thread, programs)
     scenes = [(dict(PARTS="pool pushers session batches", PUSHES=5), 60, 60)]
     if long:
-        parts = "schedules pool pushers session batches"
+        parts = "keeper schedules pool pushers session batches"
         kinds = list(file_systems())
         scenes = [(dict(kind=kind, PARTS=parts, PUSHES=20), 1000, None) for kind in kinds]
         scenes += with_services(thread, programs, kinds)

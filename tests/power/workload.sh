@@ -87,6 +87,30 @@ X
     done &
 }
 
+# What else is on the disk when its command says so: dead letters, steps, what was finished under a claim, backups.
+keeper() {
+    mkdir /mnt/copies
+    for n in $(seq "$PUSHES"); do
+        out=$($THREAD push --json "bad $n") && tell "push $out"
+        event=$($THREAD pop team --claim 10m --limit 1)
+        id=${event#*:}
+        id=${id%%,*}
+        token=${event##*\"claim\":\"}
+        token=${token%%\"*}
+        $THREAD step "$n" --consumer team --event "$id" --claim "$token" -- echo "done" >/dev/null && tell "step $id $n"
+        $THREAD ack team "$id" --claim "$token" >/dev/null && tell "finished team $id"
+        for id in $($THREAD dead list bad | cut -f 1); do tell "dead bad $id"; done
+        out=$($THREAD backup "/mnt/copies/$n" --json) && tell "backup $n $out"
+    done
+}
+
+begin_keeper() {
+    $THREAD subscribe bad 'exit 65' --deliver stdin --filter "content GLOB 'bad *'" >/dev/null && tell "consumer bad"
+    $THREAD subscribe team --no-handler --concurrency 4 >/dev/null && tell "consumer team"
+    keeper &
+    working="$working $!"
+}
+
 begin_schedules() {
     $THREAD schedule add tick --every 1s "the clock" --catch-up all >/dev/null && tell "schedule tick"
     for n in $(seq "$PUSHES"); do
