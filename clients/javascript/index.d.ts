@@ -9,7 +9,7 @@ export interface ThreadEvent {
   type: "message" | "record";
   subtype: string | null;
   content: string;
-  metadata?: unknown;
+  metadata?: any;
   claim?: string;
 }
 
