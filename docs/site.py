@@ -22,7 +22,6 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 CONFIG = """[book]
 title = "thread"
 language = "en"
-src = "."
 
 [build]
 create-missing = false
@@ -158,10 +157,11 @@ def main() -> None:
         sys.exit("Error: mdbook is not on PATH - install it: cargo install mdbook --locked")
     out, program = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2] if len(sys.argv) > 2 else None
     with tempfile.TemporaryDirectory() as folder:
-        pages = Pages(pathlib.Path(folder))
+        book = pathlib.Path(folder)
+        (book / "book.toml").write_text(CONFIG)
+        pages = Pages(book / "src")
         (pages.folder / "SUMMARY.md").write_text(pages.summary(program))
-        (pages.folder / "book.toml").write_text(CONFIG)
-        subprocess.run(["mdbook", "build", "--dest-dir", out, folder], check=True)
+        subprocess.run(["mdbook", "build", "--dest-dir", out, book], check=True)
     if wrong := broken(out):
         sys.exit("\n".join(["site: these links lead nowhere:", *wrong]))
     print(f"{len(pages.written)} pages in {out}")
