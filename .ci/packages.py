@@ -10,7 +10,8 @@ usage: .ci/packages.py TREE TARGET OUT
     threadq-<version>-….whl              the queue and the client for Python
     threadq_postgres-<version>-….whl     for threads in PostgreSQL: pip install 'threadq[postgres]'
     threadq_serve-<version>-….whl        the further programs: pip install 'threadq[serve]'
-    threadq-<version>.tgz                the client for JavaScript, and
+    threadq-<version>.tgz                the client for JavaScript, which depends on those for the platforms in OUT, or in
+                                         the variable NPM_PLATFORMS, such as 'linux-x64 linux-arm64', and
     threadq-<platform>-<version>.tgz     the queue for a platform, also in PostgreSQL
     threadq-serve-<version>.tgz, threadq-serve-<platform>-<version>.tgz   the further programs
 
@@ -140,7 +141,10 @@ def main() -> None:
                   "os": [system], "cpu": [for_npm]}, {f"bin/{one.name}": (one.read_bytes(), 0o755) for one in its_programs})
         named = f"@threadq/{part}" if part else "threadq"
         bins = {one.name: f"bin/{one.name}" for one in its_programs}
-        needs = {f"{prefix}{platform}": VERSION for platform in ("linux-x64", "linux-arm64")}
+        # Those whose packages are in OUT, unless other machines make some: one that does not exist cannot be installed.
+        start, end = prefix.replace("@", "").replace("/", "-"), f"-{VERSION}.tgz"
+        made = sorted(path.name[len(start):-len(end)] for path in out.glob(f"{start}linux-*{end}"))
+        needs = {f"{prefix}{platform}": VERSION for platform in os.environ.get("NPM_PLATFORMS", "").split() or made}
         files = {f"bin/{one.name}": launcher(prefix) for one in its_programs}
         if part:
             about = {"name": named, "description": extras[part], **common}

@@ -74,7 +74,8 @@ export class Handlers {
     if (startedFor !== undefined) {
       const [handle] = this.#handlers.get(startedFor) ?? [];
       if (!handle) throw new errors.UnknownConsumer(`this program has no handler for '${startedFor}'`, "unsubscribe it");
-      return answer(this, startedFor, handle);
+      await answer(this, startedFor, handle);
+      process.exit();
     }
     for (const [consumer, [, given]] of this.#handlers) {
       const words = [process.execPath, ...process.execArgv, ...process.argv.slice(1)];

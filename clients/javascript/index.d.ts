@@ -9,7 +9,7 @@ export interface ThreadEvent {
   type: "message" | "record";
   subtype: string | null;
   content: string;
-  metadata?: unknown;
+  metadata?: any;
   claim?: string;
 }
 
@@ -97,7 +97,7 @@ export class Thread {
     content: unknown,
     when: EventOptions & { replace?: boolean } & ({ cron: string; tz?: string } | { every: Duration }),
   ): Promise<string>;
-  /** Events, the oldest first: at most `limit` (100) after an id, since a time, or the last `tail`. */
+  /** Events, the oldest first: at most `limit` (100) after an id; else all since a time, or the last `tail`. */
   read(which?: Narrow & { after?: number; since?: string; tail?: number; limit?: number }): Promise<ThreadEvent[]>;
   /** Events as they come, without end: those after an id, or only new ones. */
   follow(which?: Narrow & { after?: number; signal?: AbortSignal }): AsyncGenerator<ThreadEvent, never, void>;
@@ -139,8 +139,8 @@ export class Thread {
   handler(consumer: string, options: HandlerOptions, handle: Handler): void;
   handler(consumer: string, handle: Handler): void;
   /**
-   * Subscribes the handlers: from then on, `thread` starts this program, with the same arguments, for their events. In a
-   * program that was started so, it handles events until there are no more. Call it last.
+   * Subscribes the handlers: from then on, `thread` starts this program, with the same arguments, for their events. A program
+   * that was started so handles events here until there are no more, and ends: it never gets further.
    */
   run(): Promise<void>;
   /** Ends the process, once all calls are answered. */

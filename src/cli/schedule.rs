@@ -79,7 +79,7 @@ struct Add {
     /// How many events make up for times that were missed
     #[arg(long, value_name = "HOW", value_enum, default_value = "one")]
     catch_up: MakeUp,
-    /// Replace a schedule of that name, if there is one
+    /// Replace a schedule of that name, if there is one; the same one is left as it is
     #[arg(long)]
     replace: bool,
     #[command(flatten)]
@@ -172,10 +172,15 @@ impl Add {
         let schedule = Stored { expires, ..Stored::of(self.name, timing, self.catch_up.into(), &event) };
         // What would be refused then is refused now.
         schedule.event(now)?;
-        let schedule = schedule.from_now(now);
+        let mut schedule = schedule.from_now(now);
         let mut queue = super::opened::Opened::open(path)?;
         if self.replace {
-            queue.change_schedule(&schedule.name, &mut |_| Ok(Some(schedule.clone())))?;
+            queue.change_schedule(&schedule.name.clone(), &mut |seen| {
+                if let Some(same) = seen.filter(|seen| seen.is_like(&schedule)) {
+                    schedule = same.clone();
+                }
+                Ok::<_, Error>(Some(schedule.clone()))
+            })?;
         } else if !queue.add_schedule(&schedule)? {
             return failed(
                 Code::Failed,

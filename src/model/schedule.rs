@@ -224,6 +224,12 @@ impl Schedule {
         self.timing.check(now).err().or_else(|| self.event(now).err().map(|e| e.to_string()))
     }
 
+    /// Whether they make the same events by the same rule, wherever each is with it.
+    pub fn is_like(&self, other: &Schedule) -> bool {
+        let (revision, paused, last, next) = (other.revision, other.paused, other.last, other.next);
+        *other == Schedule { revision, paused, last, next, ..self.clone() }
+    }
+
     /// From now on, without anything that was missed.
     pub fn from_now(&self, now: Time) -> Schedule {
         Schedule { next: self.after(now), ..self.clone() }

@@ -126,13 +126,15 @@ fn a_release_installs_by_unpacking_and_is_the_same_when_made_again() {
     let licence = fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("LICENSE")).unwrap();
     assert_eq!(fs::read(world.path("local/share/doc/thread/LICENSE")).unwrap(), licence);
 
-    if is_there("cargo-deb") && is_there("dpkg-deb") {
-        let package = made.iter().find(|name| name.ends_with(".deb")).unwrap();
-        assert!(package.starts_with(&format!("thread_{VERSION}-1_")), "{package}");
-        run("dpkg-deb", &["-x", package, "../root"], &world.path("made"));
+    if is_there("dpkg-deb") {
+        for name in ["thread", "thread-serve"] {
+            let is_it = |made: &&String| made.starts_with(&format!("{name}_{VERSION}-1_"));
+            run("dpkg-deb", &["-x", made.iter().find(is_it).unwrap(), "../root"], &world.path("made"));
+        }
         assert_is_installed(&world, "root/usr", ".gz", "./share/zsh/vendor-completions/_thread");
+        assert!(world.path("root/usr/share/doc/thread-serve/copyright").exists());
     } else {
-        skipped("cargo-deb and dpkg-deb");
+        skipped("dpkg-deb");
     }
 
     let files = |start: &str, end: &str| -> Vec<String> {
@@ -202,6 +204,11 @@ fn assert_npm_installs(world: &World, packages: &[String]) {
         &world.path("modules"),
     );
     assert_first_minute(world, "modules/node_modules/.bin");
+    // It depends on packages that were made, and on no other.
+    let about: serde_json::Value =
+        serde_json::from_str(&world.read("modules/node_modules/threadq/package.json")).unwrap();
+    let needed: Vec<&String> = about["optionalDependencies"].as_object().unwrap().keys().collect();
+    assert_eq!(needed.len(), packages.len() - 1, "{needed:?}");
     let push =
         "import { Thread } from 'threadq'; console.log(await (await Thread.init('of-node')).push('x'))";
     let node =

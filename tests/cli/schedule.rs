@@ -119,7 +119,13 @@ fn what_is_no_schedule_is_refused() {
     let all = list(&world);
     let facts: Vec<_> = all.iter().map(|one| (one["every"].as_str(), one["content"].as_str())).collect();
     assert_eq!(facts, [(Some("3h"), Some("y")), (Some("4h"), Some("z"))]);
+    // The same again keeps its next time: a program may add its schedules each time it starts.
+    let first = time(all[0]["next"].as_str().unwrap()) - TimeDelta::hours(1);
+    set(&world, "a", "next", first);
+    add(&world, &["a", "--every", "3h", "--replace", "y"]);
+    assert_eq!(time(list(&world)[0]["next"].as_str().unwrap()), first);
     world.thread(["schedule", "pause", "a"]).quiet();
+    add(&world, &["a", "--every", "3h", "--replace", "y"]);
     let (_, note) = world.thread(["schedule", "next", "a"]).ends_with(0);
     assert!(note.contains("'a' is paused"), "{note}");
 }

@@ -3,12 +3,14 @@
 // THREAD_PROGRAM names the program, if it is not installed. THREAD_TEST_LOCATION, such as postgres://…/db?schema=x, is where
 // threads are made instead of directories.
 import assert from "node:assert/strict";
-import { execFileSync } from "node:child_process";
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { execFileSync, spawn } from "node:child_process";
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { createServer } from "node:http";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
+import { fileURLToPath } from "node:url";
 import { errors, Thread, ThreadError } from "../index.js";
 
 const PATIENCE = 120_000;
@@ -234,4 +236,50 @@ withThread("handlers that are functions", { skip: ELSEWHERE && "handlers there a
   const steps = await thread.command("step", "--list", "--consumer=steps", `--event=${order}`);
   assert.deepEqual(steps.map(({ name }) => name), ["charge", "a while", "approval", "nobody", "ship"]);
   assert.ok(existsSync(join(folder, "tried")));
+});
+
+withThread("the example: an inbox for webhooks", { skip: ELSEWHERE && "handlers there are started by a dispatch" }, async ({
+  thread,
+  folder,
+}) => {
+  const got = [];
+  const target = createServer(async (request, response) => {
+    const content = Buffer.concat(await request.toArray()).toString();
+    got.push(`${request.url} ${content}`);
+    const isFirst = got.filter((one) => one === "/once three").length === 1 && request.url === "/once";
+    response.writeHead(request.url === "/bad" ? 400 : isFirst ? 500 : 200).end();
+  });
+  await new Promise((listening) => target.listen(0, "127.0.0.1", listening));
+  // As npm would install it.
+  const program = join(folder, "inbox.mjs");
+  writeFileSync(program, readFileSync(new URL("../../../examples/inbox.mjs", import.meta.url)));
+  mkdirSync(join(folder, "node_modules"));
+  symlinkSync(fileURLToPath(new URL("..", import.meta.url)), join(folder, "node_modules", "threadq"));
+  const inbox = spawn(process.execPath, [program, `http://127.0.0.1:${target.address().port}`, "0"], { cwd: folder });
+  try {
+    let printed = "";
+    inbox.stdout.on("data", (chunk) => (printed += chunk));
+    const port = await waitFor("its port", () => /port (\d+)\n/.exec(printed)?.[1]);
+    const post = async (path, body, id) => {
+      const answer = await fetch(`http://127.0.0.1:${port}${path}`, { method: "POST", body, headers: { "webhook-id": id } });
+      return `${answer.status} ${await answer.text()}`;
+    };
+    assert.equal(await post("/a", "one", "x"), "202 1\n");
+    assert.equal(await post("/a", "one", "x"), "202 1\n");
+    assert.match(await post("/a", "other", "x"), /^409 /);
+    assert.equal(await post("/bad", "two", "y"), "202 2\n");
+    assert.equal(await post("/once", "three", "z"), "202 3\n");
+    await waitFor("what was tried again", () => got.filter((one) => one === "/once three").length === 2);
+    assert.deepEqual([...new Set(got)].sort(), ["/a one", "/bad two", "/once three"]);
+    await waitFor("a dead letter", async () => (await thread.command("dead", "list")).length);
+    assert.equal((await thread.command("schedule", "list"))[0].cron, "0 2 * * *");
+    await thread.push("", { subtype: "night" });
+    const digest = join(folder, "digest.txt");
+    const written = await waitFor("the digest", () => existsSync(digest) && readFileSync(digest, "utf8"));
+    assert.match(written, /: 3 webhooks, 1 could not be handed on\n  2: HTTP 400\n/);
+  } finally {
+    inbox.kill();
+    target.close();
+    await thread.command("schedule", "remove", "nightly");
+  }
 });

@@ -5,6 +5,7 @@ threads are made instead of directories.
 """
 
 import asyncio
+import http.server
 import json
 import os
 import pathlib
@@ -16,6 +17,8 @@ import tempfile
 import threading
 import time
 import unittest
+import urllib.error
+import urllib.request
 
 import threadq
 from threadq import AsyncThread, Event, Thread, errors
@@ -347,8 +350,56 @@ class HandlersThatAreFunctions(WithThread):
         self.assertEqual(len(charged), 2)
         self.assertEqual(done, [{"receipt": "order-7", "key": charged[0]}, "fine", None])
         self.assertEqual(charged[0], charged[1])
-        steps = self.thread.command("step", "--list", "--consumer=steps", f"--event={order}")
-        self.assertEqual({step["name"]: step["state"] for step in steps if step["state"] != "done"}, {"nobody": "timed_out"})
+        # The last step is stored after what it has pushed.
+        wait_for("the steps", lambda: {step["name"]: step["state"] for step in self.thread.command(
+            "step", "--list", "--consumer=steps", f"--event={order}") if step["state"] != "done"} == {"nobody": "timed_out"})
+
+
+@unittest.skipIf(ELSEWHERE, "handlers there are started by a dispatch")
+class TheExample(WithThread):
+    def test_an_inbox_for_webhooks(self):
+        got = []
+
+        class Target(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                content = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                got.append((self.path, content))
+                self.send_response(400 if self.path == "/bad" else 500 if got.count(("/once", content)) == 1 else 200)
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        target = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Target)
+        self.addCleanup(target.server_close)
+        threading.Thread(target=target.serve_forever, daemon=True).start()
+        self.addCleanup(target.shutdown)
+        program = HERE.parents[2] / "examples/inbox.py"
+        self.thread.close()
+        inbox = subprocess.Popen(
+            [sys.executable, program, f"http://127.0.0.1:{target.server_port}", "0"], cwd=self.folder, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(HERE.parent)})
+        self.addCleanup(lambda: (inbox.kill(), inbox.wait(), inbox.stdout.close(), self.thread.command("schedule", "remove", "nightly")))
+        port = inbox.stdout.readline().split()[-1]
+
+        def post(path, content, id):
+            headers = {"webhook-id": id}
+            request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", content.encode(), headers)
+            return urllib.request.urlopen(request, timeout=PATIENCE).read().strip()
+
+        self.assertEqual([post("/a", "one", "x"), post("/a", "one", "x"), post("/bad", "two", "y")], [b"1", b"1", b"2"])
+        post("/once", "three", "z")
+        with self.assertRaises(urllib.error.HTTPError) as raised:
+            post("/a", "other", "x")
+        self.assertEqual(raised.exception.code, 409)
+        raised.exception.close()
+        wait_for("what was tried again", lambda: got.count(("/once", "three")) == 2)
+        self.assertEqual(sorted(set(got)), [("/a", "one"), ("/bad", "two"), ("/once", "three")])
+        wait_for("a dead letter", lambda: self.thread.command("dead", "list"))
+        self.assertEqual(self.thread.command("schedule", "list")[0]["cron"], "0 2 * * *")
+        self.thread.push("", subtype="night")
+        digest = wait_for("the digest", lambda: (self.folder / "digest.txt").exists() and (self.folder / "digest.txt").read_text())
+        self.assertIn(": 3 webhooks, 1 could not be handed on\n  2: HTTP Error 400: Bad Request\n", digest)
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ class Thread(AbstractContextManager["Thread"]):
 
     def read(self, after: int = 0, *, since: str | None = None, tail: int | None = None, limit: int | None = None,
              **which: Unpack[Narrow]) -> list[Event]:
-        """Events, the oldest first: at most ``limit`` (100) after an id, since a time, or the last ``tail``."""
+        """Events, the oldest first: at most ``limit`` (100) after an id; else all since a time, or the last ``tail``."""
         start = None if since or tail else after
         return self._do(call("peek", events, after=start, since=since, tail=tail, limit=limit, **which))
 
@@ -148,7 +148,7 @@ class Thread(AbstractContextManager["Thread"]):
 
     def run(self) -> None:
         """Subscribes the handlers: from then on, ``thread`` starts this program, with the same arguments, for their events.
-        In a program that was started so, it handles events until there are no more. Call it last."""
+        A program that was started so handles events here until there are no more, and ends: it never gets further."""
         started_for = os.environ.pop(STARTED_FOR, None)
         if started_for is None:
             start = shlex.join([sys.executable, *sys.orig_argv[1:]])
@@ -157,6 +157,7 @@ class Thread(AbstractContextManager["Thread"]):
                 self.subscribe(consumer, command, deliver="ndjson", replace=True, **given)
         elif started_for in self._handlers:
             Answering(self, started_for, self._handlers[started_for][0]).run()
+            sys.exit()
         else:
             raise UnknownConsumer(f"this program has no handler for '{started_for}'", "unsubscribe it")
 
