@@ -79,6 +79,7 @@ mod tests {
             about: Some(format!("about {name}")),
             prompts: Vec::new(),
             allow: Vec::new(),
+            steps: false,
         };
         names.iter().map(agent).collect()
     }

@@ -494,6 +494,7 @@ scenarios! {
         a_trace_shows_how_each_tool_ended_and_is_zoomed
         an_event_shows_what_each_consumer_did_about_it
         a_run_of_many_events_lists_some_of_them
+        a_model_goes_on_from_any_step_as_a_variant
     }
     page_figures {
         the_consumers_are_a_table_with_those_first_that_need_somebody

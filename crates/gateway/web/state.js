@@ -355,6 +355,12 @@ class State extends Reader {
     address.go(address.sessionAddress(sessionId));
   }
 
+  /** Copies the session up to a step of a run, named by the event that ends it. The agent goes on from there. */
+  async goOnFrom(step) {
+    const { sessionId } = await this.ask("sessions.fork", { sessionId: this.conversation.id, step });
+    await this.refresh();
+    address.go(address.sessionAddress(sessionId));
+  }
 }
 
 export const state = new State();

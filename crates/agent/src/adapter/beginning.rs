@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Seek, Write};
 use std::time::{Duration, Instant};
 
 use thread::Result;
+use thread::model::filter::{Filter, Scope};
 
 use super::attempt::Attempt;
 use super::output::push_status;
@@ -24,6 +25,19 @@ impl Adapter {
     /// Whether the next attempt of a run is one that another adapter has left open, and that is continued.
     pub(super) fn is_continued(&self, id: i64) -> bool {
         self.options.protocol.remembers_by_thread() && self.runs.get(id).is_some_and(|open| open.in_attempt)
+    }
+
+    /// Whether the last that is known of a run is a piece of a turn that was not finished.
+    fn was_cut(&mut self, run: &Run) -> Result<bool> {
+        let condition = format!(
+            "source = 'self' AND metadata ->> 'run_id' = '{}' AND subtype IN ('run', 'token', 'thinking', 'model', \
+             'turn_cut', 'toolcall', 'toolresult')",
+            run.run_id.replace('\'', "''")
+        );
+        let filter = Filter::new(&condition, Scope::Reading)?;
+        let newest = self.queue.newest_matching(filter.as_ref(), i64::MAX, 1)?;
+        let last = newest.first().map(|id| self.queue.event(*id)).transpose()?.flatten();
+        Ok(last.is_some_and(|event| matches!(event.subtype.as_deref(), Some("token" | "thinking"))))
     }
 
     /// Begins the next attempt of a run, or continues one.
@@ -81,7 +95,7 @@ impl Adapter {
             self.outbox.event(attempt.run.unsupported(&unsupported));
         }
         if self.options.protocol.remembers_by_thread() {
-            attempt.is_continued = continues;
+            attempt.is_continued = continues && self.was_cut(&attempt.run)?;
             self.attempt = Some(attempt);
             return self.begin_turns();
         }

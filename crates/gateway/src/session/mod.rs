@@ -22,6 +22,7 @@ pub mod root;
 pub mod run_log;
 #[cfg(test)]
 mod runs_tests;
+mod step;
 pub mod stream;
 mod sub_agents;
 pub mod tallies;

@@ -20,6 +20,7 @@ use thread::model::run::StopRequest;
 use thread::model::subscription::{ConsumerId, Subscription};
 use thread::queue::{NewThread, Remaining, Selection};
 use thread::run::stop::Stopping;
+use thread::run::wake::wake_consumer;
 use thread::{After, Error, Event, Filter, NewEvent, Queue};
 use thread_conversation::{Entry, Fork, SELF, end_key, ending_of, is_ending};
 use thread_protocol::method::MessageRef;
@@ -27,8 +28,9 @@ use thread_sessions::root::{BUSY, DELETING};
 use thread_sessions::{RequestError, Result, Root, SessionId};
 
 use super::message_ref::seq_of;
+use super::step::Step;
 use crate::agents::Agents;
-use crate::agents::seating::Ready;
+use crate::agents::seating::{Ready, consumer};
 use crate::storage::{Object, Storage, parts};
 
 /// Prefix of the temporary names.
@@ -38,7 +40,11 @@ const TEMPORARY: &str = ".half-";
 const STALE: Duration = Duration::from_secs(3600);
 
 /// About how many bytes of messages are copied at a time.
-const PAGE_BYTES: usize = 1024 * 1024;
+pub(super) const PAGE_BYTES: usize = 1024 * 1024;
+
+/// Why an agent cannot go on from a step.
+const NO_STEP: &str = "only an agent that is a model (openai:) goes on from a step: others keep what they did in their \
+                       own memory; give 'before' instead";
 
 /// How the handlers of a session that is deleted are stopped.
 const STOP: StopRequest =
@@ -49,6 +55,8 @@ const STOP: StopRequest =
 pub struct Copying<'c> {
     /// The id of the first message that is left out.
     pub before: Option<&'c str>,
+    /// The event with which a step ends: what came before that run is copied, and the run up to there, which goes on.
+    pub step: Option<u64>,
     /// The new title, if one is given.
     pub title: Option<String>,
     /// The title of the session that is copied.
@@ -124,24 +132,37 @@ pub fn create_with_messages(
 
 /// Creates a session with the messages of another before the message `before` (all of them if none is given)
 /// and their answers. It has the same agent, which gets them as the conversation so far. Its title is by default that of the
-/// other, or none if nothing was copied: then its first message names it. Returns the title.
+/// other, or none if nothing was copied: then its first message names it. With a step, the run goes on from there.
+/// Returns the title.
 ///
 /// # Errors
 ///
-/// [`RequestError::UnknownSession`], there is no such message; as [`create`].
+/// [`RequestError::UnknownSession`], there is no such message or step, or the agent cannot go on from a step; as
+/// [`create`].
 pub fn fork(
     root: &Root,
     from: SessionId,
     id: SessionId,
-    Copying { before, title, title_there, source }: Copying<'_>,
+    Copying { before, step, title, title_there, source }: Copying<'_>,
     agents: &Agents,
     storage: &Storage,
 ) -> Result<String> {
     let mut queue = root.queue(from)?;
     let agent = agents.seat_like(&mut queue, id)?;
-    let end = match before {
-        Some(before) => seq_of(&mut queue, &MessageRef::Id(before.to_owned()))?,
-        None => i64::MAX,
+    let step = match step {
+        Some(_) if before.is_some() => {
+            return Err(RequestError::BadParams("'before' and 'step' cannot both be given".into()));
+        }
+        Some(_) if !agent.as_ref().is_some_and(Ready::goes_on_from_a_step) => {
+            return Err(RequestError::BadParams(NO_STEP.into()));
+        }
+        Some(end) => Some(Step::of(&mut queue, i64::try_from(end).unwrap_or(i64::MAX))?),
+        None => None,
+    };
+    let end = match (&step, before) {
+        (Some(step), _) => step.message,
+        (None, Some(before)) => seq_of(&mut queue, &MessageRef::Id(before.to_owned()))?,
+        (None, None) => i64::MAX,
     };
     // Attachments of the messages are kept for both. The names may be forged: other programs can write them.
     let mut keep = |metadata: &Map<String, Value>| -> io::Result<()> {
@@ -153,22 +174,37 @@ pub fn fork(
             }
         })
     };
-    let fork =
-        Fork { session_id: from.to_string(), title: title_there.to_owned(), before: before.map(|_| end) };
+    let fork = Fork {
+        session_id: from.to_string(),
+        title: title_there.to_owned(),
+        before: Some(end).filter(|end| *end < i64::MAX),
+    };
     let mut title = title.unwrap_or_default();
     create_with(root, id, agent.as_ref(), |new| {
         let mut said = copy_messages(&mut queue, end, new, &mut keep)?;
-        if title.is_empty() && said > 0 {
+        if title.is_empty() && (said > 0 || step.is_some()) {
             title = title_there.to_owned();
         }
         let mut about = vec![thread_conversation::forked(source, &fork).map_err(Error::from)?];
         if !title.is_empty() {
             about.push(thread_conversation::title(source, &title).map_err(Error::from)?);
         }
+        if let Some(step) = &step {
+            // Copies keep the order of their times.
+            let at = queue.event(step.message)?.map(|event| event.created_at);
+            about.iter_mut().for_each(|event| event.created_at = at.clone().map(Into::into));
+        }
         said += about.len() as i64;
         new.push_all(&mut |put| put(&about).map(drop))?;
+        if let Some(step) = &step {
+            step.copy(&mut queue, said, new, &mut keep)?;
+        }
         Ok(said)
     })?;
+    // If this fails, it is noticed as any other event that nobody has begun to handle.
+    if let Some(agent) = agent.filter(|_| step.is_some()) {
+        drop(wake_consumer(&mut root.queue(id)?, &agent.launcher, &consumer()));
+    }
     Ok(title)
 }
 
@@ -382,7 +418,7 @@ fn copy_messages(
 }
 
 /// A copy of a message or answer for another thread. `ids` are the new ids of the events that are copied.
-fn copy(
+pub(super) fn copy(
     event: Event,
     ids: &HashMap<i64, i64>,
     is_ending: bool,

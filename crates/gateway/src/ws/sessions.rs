@@ -80,7 +80,8 @@ impl Handler for method::SessionsFork {
         let work = move || {
             let title_there = gateway.catalogue.summary(&gateway.root, &gateway.root.entry(from)?)?.title();
             let (before, title_there) = (params.before.as_deref(), title_there.as_str());
-            let copying = Copying { before, title: title.clone(), title_there, source: &source };
+            let (step, title) = (params.step, title.clone());
+            let copying = Copying { before, step, title, title_there, source: &source };
             root::fork(&gateway.root, from, session, copying, &gateway.agents, &gateway.storage)
         };
         // It only reads, perhaps for long, and must not make others wait.

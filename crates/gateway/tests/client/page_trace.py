@@ -1,11 +1,14 @@
 """The trace of a message and of an event, in a real browser: beside the conversation, in Queues, and in a run."""
 
+import contextlib
+import http.server
 import json
 import re
+import threading
 
-from harness import Gateway, run
+from harness import Client, Gateway, run
 from looking import button, card, looking
-from page import ACP, Browser, expect, picture, plays
+from page import ACP, NDJSON, Browser, expect, picture, plays
 
 BACKUP = [["think", "I will read the script first."], ["call", "c1", "read", {"path": "backup.sh"}], ["result", "c1", "read", "tar"],
           ["call", "c2", "chown", {"path": "/srv"}], ["ask", "c2", "chown /srv", {}, "all"], ["say", "Done."]]
@@ -197,6 +200,102 @@ async def a_run_of_many_events_lists_some_of_them():
         await given.first.locator("summary").click()
         await expect(rows(tab).filter(has_text="attempt 1")).to_have_count(1)
         await expect(rows(tab).last).to_contain_text("done")
+
+
+@contextlib.contextmanager
+def model(turns):
+    """A model behind OpenAI's interface. `turns` gives its next turn for the results of calls so far; yields how many
+    results there were at each request, and the address."""
+    asked = []
+
+    class Model(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self):
+            messages = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["messages"]
+            results = [message["content"] for message in messages if message["role"] == "tool"]
+            asked.append(len(results))
+            turn = turns(results, len(asked))
+            calls = [{"index": 0, "id": f"c{len(results)}", "type": "function", "function": {"name": turn[0], "arguments": json.dumps(turn[1])}}]
+            delta = {"content": turn} if isinstance(turn, str) else {"tool_calls": calls}
+            reason = "stop" if isinstance(turn, str) else "tool_calls"
+            chunks = [{"choices": [{"index": 0, "delta": {"role": "assistant", **delta}, "finish_reason": None}]},
+                      {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}]
+            body = "".join(f"data: {json.dumps({'model': 'm', **chunk})}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Model)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield asked, f"http://127.0.0.1:{server.server_port}/v1"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+async def a_model_goes_on_from_any_step_as_a_variant():
+    turns = lambda results, n: ("memory_list", {}) if len(results) < 2 else f"Answer {n}."
+    with model(turns) as (asked, url), Gateway("--agent", f"openai:{url}#m") as gateway:
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            session = await tab.new("look")
+            await tab.answer("Answer 3.").wait_for()
+            assert asked == [0, 1, 2], asked
+
+            async def again(row):
+                """From the step of a row: which requests follow."""
+                before = len(asked)
+                await tab.locator(".run .head").get_by_role("link", name="Trace").click()
+                card_of = await opened(tab, row)
+                shown = tab.page.url
+                await button(tab, "Again from here", card_of).click()
+                await tab.page.wait_for_url(lambda url: url.split("?")[0] != shown.split("?")[0])
+                return before
+
+            tools, turned = rows(tab).filter(has_text="memory_list"), rows(tab).filter(has_text=re.compile("^.?model"))
+            # What was done up to there is there, and is not done again.
+            before = await again(tools.first)
+            await tab.answer(f"Answer {before + 2}.").wait_for()
+            assert asked[before:] == [1, 2], asked
+            await expect(tab.locator(".tool .name")).to_have_text(["memory_list", "memory_list"])
+            await expect(tab.locator(".said .words")).to_have_text("look")
+            await expect(tab.locator(".variants .figure")).to_have_text("2/2")
+            # Of a copy, too; and after a turn, whose call is made then.
+            before = await again(tools.last)
+            await tab.answer(f"Answer {before + 1}.").wait_for()
+            assert asked[before:] == [2], asked
+            before = await again(turned.first)
+            await tab.answer(f"Answer {before + 2}.").wait_for()
+            assert asked[before:] == [1, 2], asked
+            await expect(tab.locator(".tool .name")).to_have_text(["memory_list", "memory_list"])
+            await expect(tab.locator(".variants .figure")).to_contain_text("/4")
+            # Its last turn is the answer, from which nothing follows; and nothing has changed in the original.
+            await tab.locator(".run .head").get_by_role("link", name="Trace").click()
+            await expect(button(tab, "Again from here", await opened(tab, turned.last))).to_have_count(0)
+            await tab.open(f"#/s/{session}")
+            await tab.answer("Answer 3.").wait_for()
+            client = await Client.connect(gateway)
+            for params, why in ({"step": 1}, "is no result"), ({"step": 16}, "is no result"), ({"step": 7, "before": "x"}, "both"):
+                assert why in await client.refused("sessions.fork", sessionId=session, **params), params
+    # A program keeps what it did to itself.
+    with Gateway(*NDJSON) as gateway:
+        plays(gateway, look=[["call", "c1", "read", {"path": "a"}], ["result", "c1", "read", "text"], ["say", "The end."]])
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            session = await tab.new("look")
+            await tab.answer("The end.").wait_for()
+            await tab.locator(".run .head").get_by_role("link", name="Trace").click()
+            await expect(button(tab, "Again from here", await opened(tab, rows(tab).filter(has_text="tool")))).to_have_count(0)
+            client = await Client.connect(gateway)
+            why = await client.refused("sessions.fork", sessionId=session, step=4)
+            assert "only an agent that is a model" in why, why
 
 
 if __name__ == "__main__":

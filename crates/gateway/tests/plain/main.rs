@@ -300,7 +300,8 @@ async fn sessions_are_listed_named_searched_copied_and_deleted() {
     let first = talk.begins("first").await;
     let run_id = talk.says("where is the harbour?").await.run_id.unwrap();
     talk.until_the_end_of(&run_id).await;
-    let params = ForkParams { session_id: first.clone(), before: None, title: Some("copy".to_owned()) };
+    let params =
+        ForkParams { session_id: first.clone(), before: None, step: None, title: Some("copy".to_owned()) };
     let copy = talk.0.call::<SessionsFork>(&params).await.unwrap().session_id;
     let entered = SwitchParams { session_id: copy.clone(), after: None };
     let entered = talk.0.call::<SessionsSwitch>(&entered).await.unwrap();

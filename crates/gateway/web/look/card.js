@@ -23,7 +23,7 @@ export const hasCard = ({ kind, event, run }) => kind !== "consumer" && Boolean(
 
 /** `cards` is what the cards of one trace share. */
 export function Card({ thread, bar, trace, cards }) {
-  const { kind, event, end_event: end, run, consumer, thread: inner } = bar;
+  const { kind, event, end_event: end, run, consumer, thread: inner } = bar, step = stepOf(bar, trace);
   return html`<div class="card-of">
     ${SESSION.test(thread) && STEPS.includes(kind)
       ? html`<${Said} thread=${thread} bar=${bar} trace=${trace} cards=${cards} />`
@@ -34,7 +34,8 @@ export function Card({ thread, bar, trace, cards }) {
       ${run && consumer && html`<a href=${address.look(thread, "c", consumer, run)}>${
         kind === "run" ? t("the_run") : t("what_its_program_printed")}</a>`}
       ${inner && html`<a href=${address.look(inner)}>${t("its_own_thread")}</a>`}
-      ${kind === "pushed" && html`<${Again} thread=${thread} seq=${event} />`}</p>
+      ${kind === "pushed" && html`<${Again} thread=${thread} seq=${event} />`}
+      ${step && html`<${AgainFrom} thread=${thread} step=${step} />`}</p>
   </div>`;
 }
 
@@ -47,6 +48,21 @@ function Again({ thread, seq }) {
   const again = () => state.sendCopy(item, item.message.content);
   const about = t("in_a_new_session_with_everything_before");
   return html`<${Do} action=${again} title=${about}>${t("again_from_here")}<//>`;
+}
+
+/** The event with which a step ends that a model can go on from: a call with its result, or a turn with calls. */
+function stepOf({ kind, event, end_event: end }, { bars }) {
+  if (kind === "tool") return end;
+  return kind === "model" && bars.some((bar) => bar.kind === "tool" && bar.event > event) ? event : null;
+}
+
+/** A variant that has everything up to a step, from where the agent goes on. */
+function AgainFrom({ thread, step }) {
+  const { conversation, connection } = state;
+  const agent = conversation?.id === thread && connection.agents.find(({ name }) => name === conversation.agent);
+  if (!agent?.steps || readOnly) return null;
+  return html`<${Do} action=${() => state.goOnFrom(step)} title=${t("as_a_variant_that_goes_on_after_this")}>${
+    t("again_from_here")}<//>`;
 }
 
 /** The result of a promise, and why it failed. */

@@ -342,6 +342,7 @@ export default {
   in_the_conversation: "Im Gespräch",
   in_a_new_session_with_everything_before: "In einer neuen Sitzung, mit allem vor dieser Nachricht.",
   again_from_here: "Von hier an noch einmal",
+  as_a_variant_that_goes_on_after_this: "Als Variante, die alles bis zu diesem Schritt enthält: Der Agent macht von hier an weiter",
   it_asks_for_permission_answer_it: "Er bittet um Erlaubnis: beantworten",
   the_end_of_size: "das Ende von {size}",
   it_printed_nothing_or_its_log_is_not: "Er gab nichts aus, oder sein Log ist nicht mehr da.",

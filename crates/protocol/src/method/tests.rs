@@ -65,7 +65,7 @@ fn every_call_is_read_as_it_was_written_whatever_else_its_params_have() {
             ..WatchParams::default()
         },
         SessionsUnwatch: UnwatchParams { session_ids: Some(vec![id()]) },
-        SessionsFork: ForkParams { session_id: id(), before: Some("m".into()), title: None },
+        SessionsFork: ForkParams { session_id: id(), before: Some("m".into()), step: Some(7), title: None },
         SessionsHistory: HistoryParams { before: Some(MessageRef::Seq(3)), ..HistoryParams::default() },
         SessionsSteps: StepsParams { after: Some(3), ..StepsParams::default() },
         SessionsRename: RenameParams { session_id: id(), title: "t".into() },

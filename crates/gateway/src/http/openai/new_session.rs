@@ -33,7 +33,8 @@ pub async fn copied(
     let work = move || {
         let title = own.catalogue.summary(&own.root, &own.root.entry(from)?)?.title();
         let before = format!("event_{before}");
-        let copying = Copying { before: Some(&before), title: None, title_there: &title, source: &source };
+        let copying =
+            Copying { before: Some(&before), step: None, title: None, title_there: &title, source: &source };
         fork(&own.root, from, session, copying, &own.agents, &own.storage)
     };
     gateway.common.copies.run(from, Kind::Read, work).await?;
