@@ -61,8 +61,11 @@ export function Clock({ time }) {
 export function Stamp({ time, exact = false }) {
   const at = typeof time === "number" ? time : Date.parse(time);
   if (!(at >= 0)) return null;
-  const isToday = new Date(at).toDateString() === new Date().toDateString();
-  return html`<time dateTime=${new Date(at).toISOString()} title=${FULL.format(at)}>${isToday ? "" : `${DAY.format(at)}, `}${(exact ? MILLISECOND : SECOND).format(at)}</time>`;
+  const then = new Date(at), today = new Date();
+  const day = (then.getFullYear() === today.getFullYear() ? DAY : DAY_OF_YEAR).format(at);
+  const isToday = then.toDateString() === today.toDateString();
+  return html`<time dateTime=${then.toISOString()} title=${FULL.format(at)}>${isToday ? "" : `${day}, `}${
+    (exact ? MILLISECOND : SECOND).format(at)}</time>`;
 }
 
 /** Whether two times are of the same second, so that only more of them tells them apart. */

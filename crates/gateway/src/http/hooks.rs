@@ -90,7 +90,7 @@ async fn taken(
         // Some senders change a little of it when they repeat a delivery.
         Err(RequestError::Thread(thread::Error::KeyConflict { id, .. })) => {
             let created_at = queue.stored_at(id)?.unwrap_or_default();
-            Ok(Pushed { id, created_at, deduplicated: true })
+            Ok(Pushed { id, created_at, deduplicated: true, ..Pushed::default() })
         }
         pushed => pushed,
     };

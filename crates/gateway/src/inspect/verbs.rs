@@ -9,6 +9,7 @@ use thread::model::exponential_backoff::ExponentialBackoff;
 use thread::model::position::Position;
 use thread::model::run::StopRequest;
 use thread::model::subscription::ConsumerId;
+use thread::model::time;
 use thread::run::stop::{Stopped, Stopping};
 use thread::run::{control, steps, wake};
 use thread::{Error, Queue};
@@ -190,7 +191,10 @@ impl Inspector {
     /// The key belongs to another event; errors of the thread. Then nothing is stored.
     pub fn push(&self, queue: &mut Queue, event: &NewEvent<'_>) -> Result<Pushed> {
         let pushed = thread::run::push(queue, &self.launcher, event)?;
-        Ok(Pushed { id: pushed.id, created_at: pushed.created_at, deduplicated: pushed.repeated })
+        let (scheduled, scheduled_at) =
+            pushed.scheduled.map(|(id, at)| (id.to_string(), time::format(at))).unzip();
+        let (id, created_at, deduplicated) = (pushed.id, pushed.created_at, pushed.repeated);
+        Ok(Pushed { id, created_at, deduplicated, scheduled, scheduled_at })
     }
 
     /// If this fails, the change is kept: the next push or dispatch starts the consumer.

@@ -146,7 +146,7 @@ async def dead_letters_are_retried_and_discarded_one_some_or_all():
         ropes = reasons.filter(has_text="rope")
         places = [await button(tab, name, ropes).bounding_box() for name in ("Retry these 2", "Discard these 2 …")]
         await button(tab, "Retry these 2", ropes).click()
-        await expect(ropes.locator(".came-of.failure")).to_contain_text("both ran, both failed again: exit 1: no price for rope")
+        await expect(ropes.locator(".came-of.failure")).to_contain_text("both ran, and failed again: exit 1: no price for rope")
         assert places == [await button(tab, name, ropes).bounding_box() for name in ("Retry these 2", "Discard these 2 …")]
         await ropes.get_by_role("link", name="The runs").click()
         await expect(tab.locator(".runs li").first).to_contain_text("dead letter")
@@ -226,6 +226,16 @@ async def an_event_is_pushed_and_the_command_next_to_it_does_the_same():
         await tab.get_by_label("Idempotency key").fill("k1")
         await button(tab, "Push").click()
         await tab.see("It was stored already")
+        # A reminder: it comes at its time, and until then it is seen what is to come.
+        await tab.get_by_label("Content").fill("call the dentist")
+        await tab.get_by_label("When").fill("2099-03-18T18:00")
+        assert "--at '2099-03-18 18:00'" in await tab.get_by_label("Command").inner_text()
+        await button(tab, "Push").click()
+        await tab.see("It comes at", "[role=status]")
+        await tab.locator(".stored").get_by_role("link", name="What is to come").click()
+        await expect(tab.locator(".to-come tbody tr")).to_contain_text("call the dentist")
+        await expect(tab.locator(".to-come time")).to_contain_text("2099")
+        await tab.get_by_role("link", name="Push", exact=True).click()
         await tab.get_by_label("Content").fill(text)
         assert json.loads(inbox.do("info", "--json"))["event_count"] == 3
         await tab.get_by_label("Source").fill("external:\x01")

@@ -4,12 +4,13 @@ import { html, useEffect, useState } from "../vendor/preact.js";
 import { t } from "../language.js";
 import { forms, randomId } from "../kept.js";
 import { announce } from "../announce.js";
+import { Stamp } from "../time.js";
 import { jsonText } from "../text.js";
 import { api, get, post } from "./api.js";
 import { Line, command, quoted } from "./command.js";
 import * as address from "../address.js";
 
-const EMPTY = { content: "", type: "message", subtype: "", source: "internal:dm:default:page", metadata: "", key: "" };
+const EMPTY = { content: "", type: "message", subtype: "", source: "internal:dm:default:page", metadata: "", key: "", at: "" };
 
 export function Push({ thread, route }) {
   const [form, setForm] = useState(() => ({ ...EMPTY, ...forms.get(thread.id) }));
@@ -48,11 +49,11 @@ export function Push({ thread, route }) {
     try {
       // The event is stored once even if the answer is lost and it is sent again.
       const answer = await post(api([thread.id, "events"]), { source: form.source, type: form.type, subtype: form.subtype || undefined, content: form.content,
-        metadata, idempotency_key: form.key || (form.own ??= randomId()) });
+        metadata, idempotency_key: form.key || (form.own ??= randomId()), at: form.at ? new Date(form.at).toISOString() : undefined });
       // A pushed event is not pushed again by accident: for that there is "Push another like it".
-      set({ content: "", key: "" });
+      set({ content: "", key: "", at: "" });
       setStored(answer);
-      announce(t("stored_as_event_id", { id: String(answer.id) }));
+      announce(answer.scheduled ? t("scheduled_as_id", { id: answer.scheduled }) : t("stored_as_event_id", { id: String(answer.id) }));
     } catch (error) {
       setError(error.message);
     }
@@ -68,6 +69,7 @@ export function Push({ thread, route }) {
       ${field("source", t("source_2"), t("who_sends_it"), { required: true })}
       ${field("metadata", t("metadata"), t("a_json_object"))}
       ${field("key", t("idempotency_key"), t("pushed_twice_under_one_key_it_is_stored"))}
+      ${field("at", t("when"), t("now_if_it_is_empty"), { type: "datetime-local" })}
       ${error && html`<p class="error whole" role="alert">${error}</p>`}
       <p class="buttons whole"><button class="primary" disabled=${busy || !form.content}>${t("push_2")}</button></p>
       ${stored && html`<p class="stored whole" role="status">${storedText(thread, stored)}</p>`}
@@ -77,14 +79,20 @@ export function Push({ thread, route }) {
   </div>`;
 }
 
-function storedText(thread, { id, deduplicated }) {
+function storedText(thread, { id, deduplicated, scheduled, scheduled_at: at }) {
+  if (scheduled) {
+    return t("it_comes_time_as_id_see_to_come", {
+      time: html`<${Stamp} time=${at} />`, id: html`<code>${scheduled}</code>`,
+      to_come: html`<a href=${address.look(thread.id)}>${t("what_is_to_come")}</a>` });
+  }
   const event = html`<a href=${address.eventsAddress(thread.id, { event: id })}>${t("event_id_2", { id: String(id) })}</a>`;
   return deduplicated ? t("it_was_stored_already_as_event", { event }) : t("stored_as_event", { event });
 }
 
-function asCommand(thread, { content, type, subtype, source, metadata, key }) {
+function asCommand(thread, { content, type, subtype, source, metadata, key, at }) {
   const options = ["--source", source, ...(type === "message" ? [] : ["--type", type]), ...(subtype ? ["--subtype", subtype] : []),
-    ...(metadata.trim() ? ["--metadata", metadata.trim()] : []), ...(key ? ["--idempotency-key", key] : [])];
+    ...(metadata.trim() ? ["--metadata", metadata.trim()] : []), ...(key ? ["--idempotency-key", key] : []),
+    ...(at ? ["--at", at.replace("T", " ")] : [])];
   // An empty text is an argument too.
   const text = content === "" ? " ''" : content.startsWith("-") ? ["", "--", quoted(content)].join(" ") : ` ${quoted(content)}`;
   return command(thread, "push", ...options) + text;

@@ -565,6 +565,9 @@ export default {
   // look/push.js
   nothing_can_be_pushed_from_here: "Von hier aus lässt sich nichts senden.",
   the_metadata_is_not_json_why_give_an: "Die Metadaten sind kein JSON: {why}. Gib ein Objekt an, etwa {example}.",
+  scheduled_as_id: "Geplant als {id}",
+  now_if_it_is_empty: "jetzt, wenn es leer ist",
+  it_comes_time_as_id_see_to_come: "Es kommt um {time}, als {id}: {to_come}.",
   stored_as_event_id: "Gespeichert als Ereignis {id}",
   type_2: "Typ",
   message_between_actors: "message: zwischen Akteuren",

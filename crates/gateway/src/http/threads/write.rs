@@ -8,10 +8,12 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::Value;
 use thread::Queue;
-use thread::model::event::NewEvent;
+use thread::model::due::Due;
+use thread::model::event::{InvalidEvent, NewEvent};
 use thread::model::position::Position;
 use thread::model::run::StopRequest;
 use thread::model::subscription::ConsumerId;
+use thread::model::time;
 use thread_sessions::{Kind, RequestError};
 use utoipa::ToSchema;
 
@@ -46,6 +48,9 @@ pub struct NewEventBody {
     /// Storing an event again under the same key stores nothing.
     #[schema(min_length = 1)]
     idempotency_key: Option<String>,
+    /// When it is to become an event, in the form of RFC 3339; now, if it is missing or past.
+    #[schema(format = DateTime)]
+    at: Option<String>,
 }
 
 impl NewEventBody {
@@ -54,6 +59,11 @@ impl NewEventBody {
         if let Some(metadata) = self.metadata {
             event = event.with_metadata(&Value::Object(metadata).to_string())?;
         }
+        if let Some(at) = self.at {
+            let wrong =
+                || InvalidEvent(format!("has '{at}' as its time, which is not like 2026-03-18T10:30:00Z"));
+            event = event.with_due(Due::At(time::parse(&at).ok_or_else(wrong)?))?;
+        }
         match self.idempotency_key {
             Some(key) => Ok(event.with_key(key)?),
             None => Ok(event),
@@ -61,7 +71,7 @@ impl NewEventBody {
     }
 }
 
-/// Store an event, and wake the consumers
+/// Store an event now, and wake the consumers, or later
 #[utoipa::path(post, path = "/api/v1/threads/{thread}/events", tag = "threads",
     params(ThreadPath),
     request_body = NewEventBody,

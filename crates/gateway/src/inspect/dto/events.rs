@@ -121,10 +121,19 @@ pub enum Handling {
 }
 
 /// An event that was stored.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Default, Serialize, ToSchema)]
 pub struct Pushed {
+    /// 0 if it is scheduled.
     pub id: i64,
+    /// When it was stored or scheduled.
     pub created_at: String,
     /// It was stored before, under the same key.
     pub deduplicated: bool,
+    /// Its number, such as `s17`, if it is scheduled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = "^s[0-9]+$")]
+    pub scheduled: Option<String>,
+    /// When it becomes an event, if it is scheduled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scheduled_at: Option<String>,
 }
