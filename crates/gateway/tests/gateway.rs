@@ -3,9 +3,9 @@
 //! Each test is a scenario of a Python program in `tests/client`, which checks every frame it sees against the schemas
 //! of `docs/schema`, and every answer of the interface for threads against its description. The clients, those of
 //! Python and those of npm, are installed by `thread-testkit` when a scenario first needs them. The browser is
-//! Chromium, driven by Python's `playwright`; proxies are nginx and Caddy, with openssl. A scenario that lacks one of
-//! them is skipped and counted; if `CI` is set, it fails. `THREAD_FAULTS=long` makes some of them run longer. Tests
-//! that need nothing but this workspace are in `plain`.
+//! Chromium, driven by Python's `playwright`, and Firefox, driven by npm's `puppeteer-core`; proxies are nginx and Caddy,
+//! with openssl. A scenario that lacks one of them is skipped and counted; if `CI` is set, it fails.
+//! `THREAD_FAULTS=long` makes some of them run longer. Tests that need nothing but this workspace are in `plain`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -15,7 +15,7 @@ use std::time::Duration;
 use thread_testkit::{clients, long, missing, program};
 
 /// The npm packages that the scenarios use, and the variable that names the folder of each.
-const NPM: [(&str, &str); 10] = [
+const NPM: [(&str, &str); 11] = [
     ("acp", "GATEWAY_ACP"),
     ("agui-0", "GATEWAY_AGUI_0"),
     ("agui-1", "GATEWAY_AGUI_1"),
@@ -24,6 +24,7 @@ const NPM: [(&str, &str); 10] = [
     ("mcp", "THREAD_TEST_MCP"),
     ("mcp-next", "THREAD_TEST_MCP_NEXT"),
     ("openai", "GATEWAY_OPENAI"),
+    ("puppeteer", "GATEWAY_PUPPETEER"),
     ("telegram", "GATEWAY_TELEGRAM"),
     ("ws", "GATEWAY_WS"),
 ];
@@ -469,6 +470,9 @@ scenarios! {
         every_word_is_there_in_each_language_and_used
         no_template_has_words_of_its_own
         the_page_speaks_the_language_of_its_reader
+    }
+    page_firefox {
+        firefox_shows_a_conversation_a_queue_and_fits_a_phone
     }
     page_look {
         what_is_wrong_is_said_first_and_can_be_mended

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const PYTHON: &str = include_str!("../clients.txt");
 
 /// What npm installs, each into a folder of its own.
-const NPM: [(&str, &[&str]); 10] = [
+const NPM: [(&str, &[&str]); 11] = [
     ("acp", &["@agentclientprotocol/sdk@1.0.0"]),
     ("agui-0", &["@ag-ui/client@0.0.59"]),
     ("agui-1", &["@ag-ui/client@1.0.0"]),
@@ -33,6 +33,8 @@ const NPM: [(&str, &[&str]); 10] = [
     // The first version that knows the protocol without sessions.
     ("mcp-next", &["@modelcontextprotocol/conformance@0.2.0-alpha.12"]),
     ("openai", &["openai@6.49.0"]),
+    // The last version for Node 18.
+    ("puppeteer", &["puppeteer-core@24.43.1"]),
     ("telegram", &["telegram-test-api@4.2.1"]),
     ("ws", &["ws@8.23.0"]),
 ];
