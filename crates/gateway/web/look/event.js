@@ -79,7 +79,8 @@ function GiveAgain({ thread, name, event, onChange }) {
   const consumer = thread.consumers_state.find((consumer) => consumer.name === name);
   if (thread.read_only || !consumer?.command || consumer.settings.deliver === "wake") return null;
   const redo = () => post(api([thread.id, "consumers", name, "redo"]), { event }).then(() => { announce(t("name_event_id_is_given_again", { name, id: String(event) })); onChange(); });
-  return html` <${Do} action=${redo} title=${command(thread, "redo", name, event)}>${t("give_again")}<//>`;
+  return html` <${Do} class="quiet" action=${redo}
+    title=${command(thread, "redo", name, event)}>${t("give_again")}<//>`;
 }
 
 /** Until when an event waits by itself, with a button that ends it. */
