@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use thread_testkit::{long, missing, skipped};
+use thread_testkit::{long, missing, program, skipped};
 
 #[test]
 fn what_was_promised_survives_a_power_cut_of_a_guest_and_every_planted_fault_is_found() {
@@ -14,6 +14,10 @@ fn what_was_promised_survives_a_power_cut_of_a_guest_and_every_planted_fault_is_
     }
     if Command::new("python3").arg("--version").output().is_err() {
         return missing("python3");
+    }
+    if long() {
+        // So that all programs are built.
+        program("thread-serve");
     }
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("power-{}", std::process::id()));
     let rig = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/power/rig.py");

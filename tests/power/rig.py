@@ -83,8 +83,9 @@ class Scene:
                 finally:
                     os.unlink(image)
 
-            made = disk.disks(log, os.path.join(self.folder, "base"), wanted,
-                              lambda: os.path.join(images, f"{next(number)}"))
+            replayed = os.path.join(self.folder, "replayed")
+            disk.copy(os.path.join(self.folder, "base"), replayed)
+            made = disk.disks(log, replayed, wanted, lambda: os.path.join(images, f"{next(number)}"))
             with concurrent.futures.ThreadPoolExecutor(workers) as working:
                 pending = set()
                 for cut, image in made:
@@ -155,7 +156,7 @@ def main(thread, folder, form):
     if long:
         parts = "keeper schedules pool pushers session batches"
         kinds = list(file_systems())
-        scenes = [(dict(kind=kind, PARTS=parts, PUSHES=20), 1000, None) for kind in kinds]
+        scenes = [(dict(kind=kind, PARTS=parts, PUSHES=20 if guest.has_kvm() else 5), 1000, None) for kind in kinds]
         scenes += with_services(thread, programs, kinds)
     bad = False
     for number, (settings, torn, flushes) in enumerate(scenes):
@@ -177,11 +178,10 @@ def strip(program, folder):
 def with_services(thread, programs, kinds):
     """The scenes with a gateway and with PostgreSQL."""
     built = os.path.dirname(thread)
-    for name in ("thread-serve", "thread-agent", "thread-postgres", "examples/agent"):
+    for name in ("thread-serve", "thread-agent", "thread-postgres"):
         strip(os.path.join(built, name), programs)
     tools = os.path.join(os.path.dirname(programs), "tools")
-    names = ("thread", "thread-serve", "thread-agent", "thread-postgres", "agent")
-    files = [(os.path.join(programs, name), os.path.join(programs, name)) for name in names]
+    files = [(os.path.join(programs, name), os.path.join(programs, name)) for name in os.listdir(programs)]
     files += [(f"/etc/{name}", f"/etc/{name}") for name in ("passwd", "group", "nsswitch.conf")]
     folders = []
     if bin := services.postgres_programs():

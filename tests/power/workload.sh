@@ -99,7 +99,7 @@ keeper() {
         token=${token%%\"*}
         $THREAD step "$n" --consumer team --event "$id" --claim "$token" -- echo "done" >/dev/null && tell "step $id $n"
         $THREAD ack team "$id" --claim "$token" >/dev/null && tell "finished team $id"
-        for id in $($THREAD dead list bad | cut -f 1); do tell "dead bad $id"; done
+        for id in $($THREAD dead list bad | sed 's/[^0-9].*//'); do tell "dead bad $id"; done
         out=$($THREAD backup "/mnt/copies/$n" --json) && tell "backup $n $out"
     done
 }
@@ -122,7 +122,7 @@ begin_schedules() {
 # A gateway; each client asks the agent, and tells what it was answered.
 begin_gateway() {
     mkdir -p /mnt/root
-    thread-serve --root /mnt/root --listen 127.0.0.1:3336 --protocol ndjson --agent "$(command -v agent) /etc/passwd" \
+    thread-serve --root /mnt/root --listen 127.0.0.1:3336 --protocol exec --agent cat \
         >/tmp/gateway 2>&1 &
     until grep -q started /tmp/gateway || ! kill -0 $!; do sleep 0.2; done
     kill -0 $! || tell "failed gateway:" $(cat /tmp/gateway)
@@ -133,7 +133,7 @@ begin_gateway() {
             session=$(cat /proc/sys/kernel/random/uuid)
             answer=$(wget -q -O- --header "Authorization: Bearer $token" --header "X-Session-Id: $session" \
                 --header "Content-Type: application/json" http://127.0.0.1:3336/v1/chat/completions \
-                --post-data "{\"model\":\"agent\",\"messages\":[{\"role\":\"user\",\"content\":\"question $client $n\"}]}" 2>/tmp/client-$client) &&
+                --post-data "{\"model\":\"cat\",\"messages\":[{\"role\":\"user\",\"content\":\"question $client $n\"}]}" 2>/tmp/client-$client) &&
                 tell "chat $session $answer" || tell "failed chat:" $(cat /tmp/client-$client; tail -n 3 /tmp/gateway)
         done &
         working="$working $!"
