@@ -52,7 +52,9 @@ class Mounted:
 
     def __enter__(self):
         os.makedirs(self.folder, exist_ok=True)
-        run(["mount", "-o", "loop,noatime", "-t", self.kind, self.image, self.folder])
+        # Several copies of one xfs are mounted at a time.
+        options = "loop,noatime,nouuid" if self.kind == "xfs" else "loop,noatime"
+        run(["mount", "-o", options, "-t", self.kind, self.image, self.folder])
         return self.folder
 
     def __exit__(self, *_):
