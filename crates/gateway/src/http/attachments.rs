@@ -60,6 +60,15 @@ pub async fn upload(
     Err(HttpError::new(StatusCode::BAD_REQUEST, "the form has no file".into()))
 }
 
+/// Whether a content part has a file in it.
+pub fn is_inline(part: &Value) -> bool {
+    is_binary(part) || part["source"]["type"] == "data" && part["source"]["value"].is_string()
+}
+
+fn is_binary(part: &Value) -> bool {
+    part["type"] == "binary" && part["data"].is_string()
+}
+
 /// Stores the file that a content part has in it, and puts its URL in its place. A file that the session has
 /// already is not stored again.
 ///
@@ -71,11 +80,10 @@ pub async fn store_inline(
     session: SessionId,
     part: &mut Value,
 ) -> Result<(), HttpError> {
-    let is_binary = part["type"] == "binary" && part["data"].is_string();
-    let is_media = part["source"]["type"] == "data" && part["source"]["value"].is_string();
-    if !is_binary && !is_media {
+    if !is_inline(part) {
         return Ok(());
     }
+    let is_binary = is_binary(part);
     let data = if is_binary { &part["data"] } else { &part["source"]["value"] };
     let decoded = STANDARD.decode(data.as_str().unwrap_or_default().trim());
     let bytes = decoded

@@ -12,7 +12,7 @@ use super::commands::{self, Command, Parsed};
 use super::methods::{Effect, Handler};
 use super::sessions;
 use crate::agents::seating::Choice;
-use crate::http::attachments::store_inline;
+use crate::http::attachments::{is_inline, store_inline};
 use crate::http::error::HttpError;
 use crate::session::write::{self, ClientMessage, SessionWriter};
 
@@ -48,16 +48,20 @@ impl Handler for method::Agent {
         for reserved in RESERVED {
             metadata.shift_remove(*reserved);
         }
-        let session = match named.or(caller.session) {
-            Some(session) => session,
-            None => sessions::create(caller, None, Choice::default()).await?,
-        };
-        // Read before the message is stored: then its run is noticed at once.
-        let live = caller.gateway.hub.enter(session).await?;
-        if let Content::Parts(parts) = &mut content {
+        let mut session = named.or(caller.session);
+        if let Content::Parts(parts) = &mut content
+            && parts.iter().any(is_inline)
+        {
+            // The one to which the files belong.
+            let owner = match session {
+                Some(session) => session,
+                None => sessions::create(caller, None, Choice::default()).await?,
+            };
+            caller.gateway.hub.enter(owner).await?;
             for part in parts {
-                store_inline(&caller.gateway, session, part).await.map_err(as_request_error)?;
+                store_inline(&caller.gateway, owner, part).await.map_err(as_request_error)?;
             }
+            session = Some(owner);
         }
         let (content, attachments) =
             write::extract_attachments(&caller.gateway.storage, &caller.origins, content, &mut metadata)?;
@@ -72,6 +76,12 @@ impl Handler for method::Agent {
             message_id: None,
             attachments,
         };
+        let session = match session {
+            Some(session) => session,
+            None => sessions::create(caller, None, Choice::default()).await?,
+        };
+        // Read before the message is stored: then its run is noticed at once.
+        let live = caller.gateway.hub.enter(session).await?;
         let gateway = caller.gateway.clone();
         let send = move |to: &mut SessionWriter<'_>| {
             gateway.agents.refresh(to.queue, session)?;
