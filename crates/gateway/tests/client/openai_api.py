@@ -565,7 +565,7 @@ async def the_agent_that_a_request_names_answers_it():
             nexts = [await ask(api, *more, model=name, headers={"X-Session-Id": "both"}) for name in names[1:3]]
             assert [text(reply) for reply, _ in nexts] == ["x", "X"], nexts
             assert [id for _, id in nexts] == [ends[1][1], ends[0][1]], (ends, nexts)
-            # Whoever continues a response without naming an agent gets the one that the session has.
+            # A response that continues another without naming an agent is the session's agent's.
             one = await api.responses.create(model="plain", input="a")
             other = await api.responses.create(previous_response_id=one.id, input="b")
             assert (one.output_text.strip(), other.output_text.strip()) == ("a", "b")

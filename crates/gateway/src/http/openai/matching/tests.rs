@@ -99,7 +99,7 @@ fn what_a_client_has_of_an_answer_is_remembered_once_it_continues() {
 }
 
 #[test]
-fn who_stopped_before_anything_came_continues_only_in_a_named_conversation() {
+fn an_answer_stopped_before_it_began_is_continued_only_in_a_named_conversation() {
     let open = path(&vec![("a".into(), None)]);
     let over = path(&said(&[("a", "one")]));
     let fits = |user: &str, path: &Path, is_named: bool| {
