@@ -7,6 +7,7 @@ pub mod bell;
 pub mod blocking_pool;
 pub mod budget;
 pub mod context;
+mod copied;
 pub mod cursor;
 pub mod event;
 #[cfg(test)]

@@ -21,12 +21,13 @@ use thread::model::subscription::{ConsumerId, Subscription};
 use thread::queue::{NewThread, Remaining, Selection};
 use thread::run::stop::Stopping;
 use thread::run::wake::wake_consumer;
-use thread::{After, Error, Event, Filter, NewEvent, Queue};
-use thread_conversation::{Entry, Fork, SELF, end_key, ending_of, is_ending};
+use thread::{After, Error, Filter, NewEvent, Queue};
+use thread_conversation::{Entry, Fork, SELF, ending_of, is_ending};
 use thread_protocol::method::MessageRef;
 use thread_sessions::root::{BUSY, DELETING};
 use thread_sessions::{RequestError, Result, Root, SessionId};
 
+use super::copied::{PAGE_BYTES, copy};
 use super::message_ref::seq_of;
 use super::step::Step;
 use crate::agents::Agents;
@@ -38,9 +39,6 @@ const TEMPORARY: &str = ".half-";
 
 /// Age at which a directory with a temporary name counts as left by a crash.
 const STALE: Duration = Duration::from_secs(3600);
-
-/// About how many bytes of messages are copied at a time.
-pub(super) const PAGE_BYTES: usize = 1024 * 1024;
 
 /// Why an agent cannot go on from a step.
 const NO_STEP: &str = "only an agent that is a model (openai:) goes on from a step: others keep what they did in their \
@@ -203,7 +201,7 @@ pub fn fork(
     })?;
     // If this fails, it is noticed as any other event that nobody has begun to handle.
     if let Some(agent) = agent.filter(|_| step.is_some()) {
-        drop(wake_consumer(&mut root.queue(id)?, &agent.launcher, &consumer()));
+        drop(root.queue(id).map(|mut queue| wake_consumer(&mut queue, &agent.launcher, &consumer())));
     }
     Ok(title)
 }
@@ -415,31 +413,4 @@ fn copy_messages(
         to.push_all(&mut |put| put(&answers).map(drop))?;
     }
     Ok(copied)
-}
-
-/// A copy of a message or answer for another thread. `ids` are the new ids of the events that are copied.
-pub(super) fn copy(
-    event: Event,
-    ids: &HashMap<i64, i64>,
-    is_ending: bool,
-    keep: &mut dyn FnMut(&Map<String, Value>) -> io::Result<()>,
-) -> Result<NewEvent<'static>> {
-    let mut metadata: Map<String, Value> =
-        event.metadata.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-    keep(&metadata).map_err(|e| RequestError::Failed(format!("an attachment cannot be kept: {e}")))?;
-    let reply_to = metadata.get("reply_to").and_then(Value::as_i64).and_then(|id| ids.get(&id).copied());
-    match reply_to {
-        Some(id) => drop(metadata.insert("reply_to".into(), id.into())),
-        None => drop(metadata.shift_remove("reply_to")),
-    }
-    // Of a run that the agent began itself, only the answer is copied.
-    metadata.shift_remove("began");
-    // It was taken there.
-    metadata.shift_remove("usage");
-    metadata.shift_remove("cost");
-    let mut copy = NewEvent::message(event.source, event.content).map_err(Error::from)?;
-    copy.metadata = (!metadata.is_empty()).then(|| Value::Object(metadata).to_string().into());
-    copy.idempotency_key = reply_to.filter(|_| is_ending).map(end_key);
-    copy.created_at = Some(event.created_at.into());
-    Ok(copy)
 }

@@ -11,7 +11,7 @@ use thread::{Error, Event, Filter, NewEvent, Queue};
 use thread_conversation::{Entry, Record, SELF};
 use thread_sessions::{RequestError, Result};
 
-use super::root::{PAGE_BYTES, copy};
+use super::copied::{PAGE_BYTES, copy};
 
 /// What a run has done, and what was answered to its requests.
 const DONE: &str = "source = 'self' AND subtype IN ('run', 'model', 'turn_cut', 'thinking', 'token', 'toolcall', \
