@@ -33,12 +33,13 @@ input-404 = ""
 search.limit-results = 50
 """
 LINK = re.compile(r"(?<!`)\[[^][]*\]\(([^)\s]+)\)")
+PICTURE = re.compile(r'<(?:img|source)[^>]*? (?:src|srcset)="([^"\s]+)"')
 
 
 def links(path: str, text: str) -> list[str]:
     """The files that a document links to, relative to the root."""
     prose = re.sub(r"^```.*?^```$|`[^`\n]*`(?!\])", "", text, flags=re.M | re.S)
-    targets = [target.split("#")[0] for target in LINK.findall(prose) if "://" not in target]
+    targets = [target.split("#")[0] for target in LINK.findall(prose) + PICTURE.findall(prose) if "://" not in target]
     return [os.path.normpath(os.path.join(os.path.dirname(path), target)) for target in targets if target]
 
 
@@ -130,7 +131,7 @@ class Page(html.parser.HTMLParser):
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         given = dict(attributes)
         self.ids |= {given.get("id"), given.get("name") if tag == "a" else None}
-        self.links += [given[name] for name in ("href", "src") if given.get(name)]
+        self.links += [given[name] for name in ("href", "src", "srcset") if given.get(name)]
 
 
 def broken(site: pathlib.Path) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, TypeVarTuple, Unpack, c
 from . import calls
 from .calls import CURSOR, STORED, Batch, Call, Duration, Event, EventOptions, HandlerOptions, Narrow, T
 from .calls import call, event, events, failure, the
-from .errors import UnknownConsumer, error_of
+from .errors import UnknownConsumer
 from .handlers import STARTED_FOR, Answering
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -74,8 +74,8 @@ class Thread(AbstractContextManager["Thread"]):
     def read(self, after: int = 0, *, since: str | None = None, tail: int | None = None, limit: int | None = None,
              **which: Unpack[Narrow]) -> list[Event]:
         """Events, the oldest first: at most ``limit`` (100) after an id; else all since a time, or the last ``tail``."""
-        start = None if since or tail else after
-        return self._do(call("peek", events, after=start, since=since, tail=tail, limit=limit, **which))
+        after_id = None if since or tail else after
+        return self._do(call("peek", events, after=after_id, since=since, tail=tail, limit=limit, **which))
 
     def follow(self, after: int | None = None, **which: Unpack[Narrow]) -> Iterator[Event]:
         """Events as they come, without end: those after an id, or only new ones."""
@@ -186,13 +186,12 @@ class Thread(AbstractContextManager["Thread"]):
                 self._session.stdin.flush()
                 answer = json.loads(self._session.stdout.readline())
             except BaseException as error:
-                # The answer would be taken for that of the next call.
+                # The answer would be taken for that of the next call. If it breaks off, or there is none, the session has ended.
                 self._end()
-                # It breaks off, or there is none.
-                if isinstance(error, (BrokenPipeError, ValueError)):
-                    raise error_of({"code": "session_ended", "error": "the session has ended",
-                                    "suggestion": "see whether it was done before you do it again"}) from None
-                raise
+                if not isinstance(error, (BrokenPipeError, ValueError)):
+                    raise
+                answer = {"exit": 1, "code": "session_ended", "error": "the session has ended",
+                          "suggestion": "see whether it was done before you do it again"}
         return call.finish(answer)
 
     def _start(self) -> None:
@@ -212,10 +211,9 @@ class Thread(AbstractContextManager["Thread"]):
         session, self._session = self._session, None
         if session is None:
             return
-        for pipe in (session.stdin, session.stdout, session.stderr):
+        for pipe in filter(None, (session.stdin, session.stdout, session.stderr)):
             with suppress(BrokenPipeError):
-                if pipe:
-                    pipe.close()
+                pipe.close()
         if self._owner == os.getpid():
             # A fork may have its stdin, too.
             session.terminate()

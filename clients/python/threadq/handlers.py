@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -62,11 +62,10 @@ class Run:
 
     def wait_for(self, name: str, *, timeout: Duration | None = None, **which: Unpack[Narrow]) -> Event | None:
         """Ends this run, unless such an event has come; the next one continues here. None after the timeout."""
-        try:
-            words = options({"timeout": timeout, **which})
+        words = options({"timeout": timeout, **which})
+        with suppress(errors.TimedOut):
             return Event.of(self.thread.command("await", *self._words(), name, *words)[0])
-        except errors.TimedOut:
-            return None
+        return None
 
 
 class Answering:
@@ -105,8 +104,8 @@ class Answering:
         except Reject as error:
             answer = {"reject": event.id, "error": str(error)}
         except NotNow as error:
-            answer = {"nack": event.id, "attempt": False, "error": str(error)}
-            answer |= {"delay": calls.duration(error.delay)} if error.delay else {}
+            delay = {"delay": calls.duration(error.delay)} if error.delay else {}
+            answer = {"nack": event.id, "attempt": False, "error": str(error), **delay}
         except Asleep:
             answer = {"nack": event.id, "attempt": False}
         except Exception as error:
