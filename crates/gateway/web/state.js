@@ -355,7 +355,7 @@ class State extends Reader {
     address.go(address.sessionAddress(sessionId));
   }
 
-  /** Copies the session up to a step of a run, named by the event that ends it. The agent goes on from there. */
+  /** Copies the session up to a step of a run, named by the event that ends it. The agent continues from there. */
   async goOnFrom(step) {
     const { sessionId } = await this.ask("sessions.fork", { sessionId: this.conversation.id, step });
     await this.refresh();

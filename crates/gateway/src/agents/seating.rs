@@ -70,7 +70,7 @@ impl Ready {
         Ok(thread_agent::install(queue, &self.launcher, &install)?)
     }
 
-    /// Whether it is a model, whose memory is the thread: it goes on wherever a run stands.
+    /// Whether it is a model, whose memory is the thread: it continues wherever a run stands.
     pub fn goes_on_from_a_step(&self) -> bool {
         self.install.options.windows(2).any(|pair| pair == ["--protocol", "openai"])
     }

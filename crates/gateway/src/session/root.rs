@@ -40,8 +40,8 @@ const TEMPORARY: &str = ".half-";
 /// Age at which a directory with a temporary name counts as left by a crash.
 const STALE: Duration = Duration::from_secs(3600);
 
-/// Why an agent cannot go on from a step.
-const NO_STEP: &str = "only an agent that is a model (openai:) goes on from a step: others keep what they did in their \
+/// Why an agent cannot continue from a step.
+const NO_STEP: &str = "only an agent that is a model (openai:) continues from a step: others keep what they did in their \
                        own memory; give 'before' instead";
 
 /// How the handlers of a session that is deleted are stopped.
@@ -53,7 +53,7 @@ const STOP: StopRequest =
 pub struct Copying<'c> {
     /// The id of the first message that is left out.
     pub before: Option<&'c str>,
-    /// The event with which a step ends: what came before that run is copied, and the run up to there, which goes on.
+    /// The event with which a step ends: what came before that run is copied, and the run up to there, which continues.
     pub step: Option<u64>,
     /// The new title, if one is given.
     pub title: Option<String>,
@@ -130,12 +130,12 @@ pub fn create_with_messages(
 
 /// Creates a session with the messages of another before the message `before` (all of them if none is given)
 /// and their answers. It has the same agent, which gets them as the conversation so far. Its title is by default that of the
-/// other, or none if nothing was copied: then its first message names it. With a step, the run goes on from there.
+/// other, or none if nothing was copied: then its first message names it. With a step, the run continues from there.
 /// Returns the title.
 ///
 /// # Errors
 ///
-/// [`RequestError::UnknownSession`], there is no such message or step, or the agent cannot go on from a step; as
+/// [`RequestError::UnknownSession`], there is no such message or step, or the agent cannot continue from a step; as
 /// [`create`].
 pub fn fork(
     root: &Root,

@@ -1,4 +1,4 @@
-//! Copying a run up to one of its steps, so that a model goes on from there in another session.
+//! Copying a run up to one of its steps, so that a model continues from there in another session.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;

@@ -50,13 +50,13 @@ function Again({ thread, seq }) {
   return html`<${Do} action=${again} title=${about}>${t("again_from_here")}<//>`;
 }
 
-/** The event with which a step ends that a model can go on from: a call with its result, or a turn with calls. */
+/** The event with which a step ends that a model can continue from: a call with its result, or a turn with calls. */
 function stepOf({ kind, event, end_event: end }, { bars }) {
   if (kind === "tool") return end;
   return kind === "model" && bars.some((bar) => bar.kind === "tool" && bar.event > event) ? event : null;
 }
 
-/** A variant that has everything up to a step, from where the agent goes on. */
+/** A variant that has everything up to a step, from where the agent continues. */
 function AgainFrom({ thread, step }) {
   const { conversation, connection } = state;
   const agent = conversation?.id === thread && connection.agents.find(({ name }) => name === conversation.agent);

@@ -343,7 +343,7 @@ export default {
   in_the_conversation: "In the conversation",
   in_a_new_session_with_everything_before: "In a new session, with everything before this message.",
   again_from_here: "Again from here",
-  as_a_variant_that_goes_on_after_this: "As a variant that has everything up to this step: the agent goes on from here",
+  as_a_variant_that_goes_on_after_this: "As a variant that has everything up to this step: the agent continues from here",
   it_asks_for_permission_answer_it: "It asks for permission: answer it",
   the_end_of_size: "the end of {size}",
   it_printed_nothing_or_its_log_is_not: "It printed nothing, or its log is not kept any more.",

@@ -37,7 +37,7 @@ payloads! {
         /// What may be chosen for a session: `model`, `cwd`.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub allow: Vec<String>,
-        /// Whether a copy of a session can go on from a step of its run.
+        /// Whether a copy of a session can continue from a step of its run.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         pub steps: bool,
     }

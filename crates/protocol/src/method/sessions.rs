@@ -153,7 +153,7 @@ payloads! {
         pub session_id: String,
         /// The id of the first message that is left out.
         pub before: Option<String>,
-        /// The `seq` of the event with which a step of a model's run ends: the run up to there is copied, and goes on.
+        /// The `seq` of the event with which a step of a model's run ends: the run up to there is copied, and continues.
         pub step: Option<u64>,
         /// By default that of the other, unless nothing was copied.
         #[cfg_attr(test, schemars(length(min = 1)))]
