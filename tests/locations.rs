@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use thread::maintenance::{backup, doctor, prune};
 use thread::model::event::CappedRow;
+use thread::model::figures::Counted;
 use thread::model::filter::Filter;
 use thread::model::ledger::Ledger;
 use thread::model::location::Location;
@@ -72,6 +73,7 @@ delegate! {
     fn subscribe(new: &NewSubscription) -> Result<Option<Moved>>;
     fn unsubscribe(consumer: &ConsumerId) -> Result<Subscription>;
     fn move_cursor(consumer: &ConsumerId, id: i64, how: Move) -> Result<Moved>;
+    fn acknowledge(consumer: &ConsumerId, id: i64, matching: Option<&[i64]>) -> Result<Moved>;
     fn update_run(seen: &Subscription, update: &RunUpdate) -> Result<Option<Subscription>>;
     fn ledger(consumer: &ConsumerId) -> Result<Ledger>;
     fn runs(consumer: &ConsumerId, most: usize) -> Result<Vec<Run>>;
@@ -99,6 +101,9 @@ delegate! {
     fn read_steps(of: StepsOf<'_>, take: &mut dyn FnMut(Step) -> ControlFlow<()>) -> Result<()>;
     fn change_step(change: &StepChange) -> Result<bool>;
     fn forget_steps(now: Time, before: Time, most: usize) -> Result<(u64, bool)>;
+    fn has_figures() -> Result<bool>;
+    fn figures(from: i64) -> Result<Vec<Counted>>;
+    fn merge_figures(now: Time, most: usize) -> Result<bool>;
 }
 
 /// All threads of the scheme.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use thread::model::ledger::Sleep;
 use thread::model::run::{
-    Action, BAD_EVENT, Deliver, Ended, Exit, MAX_JUDGED, Options, Outcome, Phase, ProcessId, Run, RunResult,
-    RunState, STOPPED, Span, StopRequest, Task, apply_outcome, decide,
+    Action, BAD_EVENT, Deliver, Ended, Exit, Held, MAX_JUDGED, Options, Outcome, Phase, ProcessId, Run,
+    RunResult, RunState, STOPPED, Span, StopRequest, Task, apply_outcome, decide,
 };
 use thread::model::time::{self, Time};
 
@@ -66,6 +66,7 @@ fn full() -> RunState {
         failed: 9,
         dead_lettered: 10,
         asleep: [(13, Sleep { until: now(), awaits: true })].into(),
+        held: Some(Held { upto: 15, ..Held::default() }),
         expired: 13,
         given_upto: 14,
     }
@@ -92,6 +93,7 @@ fn an_idle_state_has_nothing_of_the_run_and_all_that_outlives_it() {
         dead_lettered: 10,
         expired: 13,
         given_upto: 14,
+        held: Some(Held { upto: 15, ..Held::default() }),
         ..RunState::default()
     };
     assert_eq!(full().idle(), idle);
