@@ -25,7 +25,8 @@ pub async fn health(State(gateway): State<Arc<Gateway>>) -> Response {
 /// `GET /metrics`.
 pub async fn metrics(State(gateway): State<Arc<Gateway>>) -> Response {
     let own = gateway.clone();
-    match blocking(&gateway.common.figures, move || own.tallies.sum(&own.root)).await {
+    let active = gateway.hub.everything().iter().map(|live| live.session).collect();
+    match blocking(&gateway.common.figures, move || own.tallies.sum(&own.root, &active)).await {
         Ok(sum) => {
             ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], written(&gateway, &sum)).into_response()
         }
@@ -48,7 +49,17 @@ fn written(gateway: &Gateway, sum: &Sum) -> String {
     let failed = (Cow::from("{outcome=\"failed\"}"), tally.failed as f64);
     let cancelled = (Cow::from("{outcome=\"cancelled\"}"), tally.cancelled as f64);
     let one = |value| vec![(Cow::from(""), value)];
-    let (tokens, cost) = spending(gateway, &tally.spent);
+    let by_agent = tally.spent.iter().map(|((agent, currency), spent)| {
+        let known = gateway.agents.names().find(|name| Some(*name) == agent.as_deref()).unwrap_or(OTHER);
+        (format!("agent=\"{known}\""), currency.as_str(), spent)
+    });
+    let (tokens, cost) = spending(by_agent);
+    let by_session = sum.spent.iter().flat_map(|(id, spent)| {
+        spent
+            .iter()
+            .map(move |((_, currency), spent)| (format!("session=\"{id}\""), currency.as_str(), spent))
+    });
+    let (session_tokens, session_cost) = spending(by_session);
     #[rustfmt::skip]
     let figures = [
         ("uptime_seconds", "gauge", "Since the gateway was started.", one(uptime)),
@@ -64,6 +75,8 @@ fn written(gateway: &Gateway, sum: &Sum) -> String {
         ("runs_total", "counter", "Runs that are over, by outcome.", vec![answered, failed, cancelled]),
         ("tokens_total", "counter", "Tokens that agents say they have taken, by agent and kind; cached ones are also input, reasoning is also output.", tokens),
         ("cost_total", "counter", "What agents say they cost, by agent and currency.", cost),
+        ("session_tokens_total", "counter", "The same by session, of the sessions with clients or streams in them.", session_tokens),
+        ("session_cost_total", "counter", "The same by session, of the sessions with clients or streams in them.", session_cost),
         ("runs_active", "gauge", "Runs under way.", one(number(tally.running))),
         ("queue_length", "gauge", "Messages whose run has not started.", one(number(tally.queued))),
         ("oldest_pending_seconds", "gauge", "How long the oldest of them has been queued.", one(age)),
@@ -85,11 +98,10 @@ const OTHER: &str = "other";
 /// A figure with its labels.
 type Figures = Vec<(Cow<'static, str>, f64)>;
 
-/// Tokens and cost by the agents of this gateway.
-fn spending(gateway: &Gateway, spent: &BTreeMap<(Option<String>, String), Spent>) -> (Figures, Figures) {
+/// Tokens and cost, each with its label, its currency and what was taken.
+fn spending<'s>(all: impl Iterator<Item = (String, &'s str, &'s Spent)>) -> (Figures, Figures) {
     let (mut tokens, mut cost) = (BTreeMap::new(), BTreeMap::new());
-    for ((agent, currency), spent) in spent {
-        let known = gateway.agents.names().find(|name| Some(*name) == agent.as_deref()).unwrap_or(OTHER);
+    for (label, currency, spent) in all {
         let usage = &spent.usage;
         let kinds = [
             ("input", usage.input_tokens),
@@ -98,13 +110,12 @@ fn spending(gateway: &Gateway, spent: &BTreeMap<(Option<String>, String), Spent>
             ("reasoning", usage.reasoning_tokens),
         ];
         for (kind, number) in kinds {
-            *tokens.entry(format!("{{agent=\"{known}\",kind=\"{kind}\"}}")).or_default() += number as f64;
+            *tokens.entry(format!("{{{label},kind=\"{kind}\"}}")).or_default() += number as f64;
         }
         if spent.cost.amount > 0.0 {
             let is_currency = currency.len() == 3 && currency.bytes().all(|b| b.is_ascii_uppercase());
             let currency = if is_currency { currency } else { OTHER };
-            *cost.entry(format!("{{agent=\"{known}\",currency=\"{currency}\"}}")).or_default() +=
-                spent.cost.amount;
+            *cost.entry(format!("{{{label},currency=\"{currency}\"}}")).or_default() += spent.cost.amount;
         }
     }
     let figures =

@@ -3,7 +3,7 @@
 //! They are read from the sessions, so they are right whatever processes execute the runs. A session's tally is
 //! cached with the state of its log. When that has changed, reading continues where it stopped.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -22,6 +22,9 @@ type Stamp = (SystemTime, u64);
 /// The stamp of a session that has not been read.
 const NEVER: Stamp = (SystemTime::UNIX_EPOCH, 0);
 
+/// What was taken, by the agent and the currency.
+pub type Taken = BTreeMap<(Option<String>, String), Spent>;
+
 #[derive(Default)]
 pub struct Tallies(Mutex<HashMap<SessionId, (Stamp, Tally)>>);
 
@@ -36,8 +39,7 @@ pub struct Tally {
     pub running: usize,
     /// When the oldest queued message was stored.
     pub oldest: Option<String>,
-    /// What was taken, by the agent and the currency.
-    pub spent: BTreeMap<(Option<String>, String), Spent>,
+    pub spent: Taken,
 }
 
 impl Tally {
@@ -74,15 +76,17 @@ pub struct Sum {
     pub sessions: usize,
     pub unread: usize,
     pub tally: Tally,
+    /// What was taken in the sessions that were named.
+    pub spent: Vec<(SessionId, Taken)>,
 }
 
 impl Tallies {
-    /// Reads new events, for [`TIME_LIMIT`] at most. Returns the totals.
+    /// Reads new events, for [`TIME_LIMIT`] at most. Returns the totals, and what was taken in the sessions `named`.
     ///
     /// # Errors
     ///
     /// The root cannot be read.
-    pub fn sum(&self, root: &Root) -> Result<Sum> {
+    pub fn sum(&self, root: &Root, named: &HashSet<SessionId>) -> Result<Sum> {
         let until = Instant::now() + TIME_LIMIT;
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut old = std::mem::take(&mut *all);
@@ -106,6 +110,9 @@ impl Tallies {
             total.running += tally.running;
             for ((agent, _), spent) in &tally.spent {
                 total.add(&Spent { agent: agent.clone(), ..spent.clone() });
+            }
+            if named.contains(&listed.id) {
+                sum.spent.push((listed.id, tally.spent));
             }
             let oldest = [total.oldest.take(), tally.oldest].into_iter().flatten().min();
             total.oldest = oldest;

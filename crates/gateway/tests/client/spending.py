@@ -59,7 +59,7 @@ def agents(folder, **more):
 def figures(gateway):
     request = urllib.request.Request(gateway.url + "/metrics", headers={"Authorization": f"Bearer {gateway.token}"})
     text = urllib.request.urlopen(request).read().decode()
-    lines = re.findall(r"^thread_gateway_((?:tokens|cost)_total)\{(.*)\} (.*)$", text, re.M)
+    lines = re.findall(r"^thread_gateway_((?:session_)?(?:tokens|cost)_total)\{(.*)\} (.*)$", text, re.M)
     return {(name, labels): float(value) for name, labels, value in lines}
 
 
@@ -104,7 +104,12 @@ async def what_agents_take_is_in_answers_figures_and_the_status():
         for name, input, output, cached, reasoning in [("paid", 180, 20, 80, 6), ("acp", 40, 20, 10, 4), ("other", 5, 0, 0, 0)]:
             for kind, value in [("input", input), ("output", output), ("cached", cached), ("reasoning", reasoning)]:
                 expected["tokens_total", f'agent="{name}",kind="{kind}"'] = value
-        assert figures(gateway) == expected, figures(gateway)
+        # Those of a session are there as long as somebody is in it.
+        await client.request("sessions.switch", sessionId=paid)
+        of_paid = {("session_cost_total", f'session="{paid}",currency="USD"'): 0.5}
+        for kind, value in [("input", 180), ("output", 20), ("cached", 80), ("reasoning", 6)]:
+            of_paid["session_tokens_total", f'session="{paid}",kind="{kind}"'] = value
+        assert figures(gateway) == {**expected, **of_paid}, figures(gateway)
         gateway.kill()
         gateway.restart()
         assert figures(gateway) == expected
