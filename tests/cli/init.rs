@@ -123,7 +123,7 @@ fn the_umask_rules_who_may_use_the_thread_but_others_never_write() {
             let name = path.file_name().unwrap().to_string_lossy();
             let expected = match () {
                 () if path.is_dir() => directory,
-                () if name.ends_with(".lock") || name == "_jsonl" => lock,
+                () if name.ends_with(".lock") || name == "_jsonl" || name == "_retention" => lock,
                 () => file,
             };
             assert_eq!(mode & 0o7777, expected, "{} under umask {umask}", path.display());

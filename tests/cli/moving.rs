@@ -576,7 +576,7 @@ fn a_clone_that_is_killed_at_ten_moments_goes_on() {
     let expected = tables(&world.inbox());
     let began = Instant::now();
     clone(&world, "inbox", "whole", &[]).ends_with(0);
-    let whole = began.elapsed();
+    let mut whole = began.elapsed();
     assert!(tables(&world.path("whole")) == expected);
     let mut unfinished = 0;
     for moment in 1..=10_u32 {
@@ -591,8 +591,11 @@ fn a_clone_that_is_killed_at_ten_moments_goes_on() {
         let error = String::from_utf8_lossy(&again.stderr).into_owned();
         match again.status.code() {
             Some(0) => unfinished += 1,
-            // It was complete before.
-            _ => assert!(error.contains("is not empty") || error.contains("was moved to"), "{error}"),
+            // It was complete before. The machine has less to do than at first.
+            _ => {
+                assert!(error.contains("is not empty") || error.contains("was moved to"), "{error}");
+                whole = whole * 3 / 4;
+            }
         }
         assert!(tables(&world.path(&to)) == expected, "after moment {moment}");
         // A part of it may have been sealed.
