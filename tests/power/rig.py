@@ -204,16 +204,16 @@ def needs(kernel, long):
         print(what)
         sys.exit(code)
 
-    if not shutil.which("qemu-system-x86_64"):
-        without("qemu-system-x86_64", 78)
-    if kernel is None or guest.busybox() is None:
-        without("a kernel and busybox in the folder THREAD_TEST_KERNEL", 78)
     if os.geteuid() != 0:
         without("root", 77)
     if not os.path.exists("/dev/loop-control"):
         without("loop devices", 77)
     if not long and not guest.has_kvm():
         without("KVM, or the long form", 77)
+    if not shutil.which("qemu-system-x86_64"):
+        without("qemu-system-x86_64", 78)
+    if kernel is None or guest.busybox() is None:
+        without("a kernel and busybox in the folder THREAD_TEST_KERNEL", 78)
 
 
 def file_systems():

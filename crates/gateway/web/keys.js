@@ -92,7 +92,7 @@ export function useKeys(onHelp) {
       const typing = isTyping(event.target);
       if (event.key === "Escape") {
         if (typing) event.target.blur();
-        else if (document.activeElement?.closest(".exchange")) document.querySelector("#message")?.focus();
+        else if (document.activeElement?.closest(".exchange")) document.activeElement.blur();
         else if (address.above(address.current())) address.go(address.above(address.current()));
         return;
       }

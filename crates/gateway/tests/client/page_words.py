@@ -139,7 +139,7 @@ async def the_page_speaks_the_language_of_its_reader():
             await tab.get_by_role("link", name="Queues", exact=True).click()
             await tab.get_by_role("link", name="inbox", exact=True).click()
             await expect(tab.locator(".verdict")).to_have_text("2 Dead Letters.")
-            await expect(tab.locator(".consumer .state")).to_contain_text("frei")
+            await expect(tab.locator(".consumer .state")).to_contain_text("untätig")
             await expect(tab.get_by_role("link", name="2 Ereignisse").last).to_be_visible()
             assert set(loaded) == {"de.js"}, loaded
             # Chosen once, it stays.

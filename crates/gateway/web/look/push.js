@@ -45,11 +45,12 @@ export function Push({ thread, route }) {
     } catch (error) {
       return setError(t("the_metadata_is_not_json_why_give_an", { why: error.message, example: `{"run_id": "17"}` }));
     }
+    if (form.at && new Date(form.at) <= new Date()) return setError(t("this_time_is_over"));
     setBusy(true);
     try {
       // The event is stored once even if the answer is lost and it is sent again.
       const answer = await post(api([thread.id, "events"]), { source: form.source, type: form.type, subtype: form.subtype || undefined, content: form.content,
-        metadata, idempotency_key: form.key || (form.own ??= randomId()), at: form.at ? new Date(form.at).toISOString() : undefined });
+        metadata, idempotency_key: form.key || (form.own ??= randomId()), at: instant(form.at) });
       // A pushed event is not pushed again by accident: for that there is "Push another like it".
       set({ content: "", key: "", at: "" });
       setStored(answer);
@@ -79,6 +80,9 @@ export function Push({ thread, route }) {
   </div>`;
 }
 
+/** The time of a field, whose zone is the browser's: the gateway's may be another. */
+const instant = (at) => (at ? new Date(at).toISOString() : undefined);
+
 function storedText(thread, { id, deduplicated, scheduled, scheduled_at: at }) {
   if (scheduled) {
     return t("it_comes_time_as_id_see_to_come", {
@@ -92,7 +96,7 @@ function storedText(thread, { id, deduplicated, scheduled, scheduled_at: at }) {
 function asCommand(thread, { content, type, subtype, source, metadata, key, at }) {
   const options = ["--source", source, ...(type === "message" ? [] : ["--type", type]), ...(subtype ? ["--subtype", subtype] : []),
     ...(metadata.trim() ? ["--metadata", metadata.trim()] : []), ...(key ? ["--idempotency-key", key] : []),
-    ...(at ? ["--at", at.replace("T", " ")] : [])];
+    ...(instant(at) ? ["--at", instant(at)] : [])];
   // An empty text is an argument too.
   const text = content === "" ? " ''" : content.startsWith("-") ? ["", "--", quoted(content)].join(" ") : ` ${quoted(content)}`;
   return command(thread, "push", ...options) + text;

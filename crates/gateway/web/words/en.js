@@ -567,6 +567,7 @@ export default {
   nothing_can_be_pushed_from_here: "Nothing can be pushed from here.",
   the_metadata_is_not_json_why_give_an: "The metadata is not JSON: {why}. Give an object, such as {example}.",
   scheduled_as_id: "Scheduled as {id}",
+  this_time_is_over: "This time is over: choose a later one, or leave the field empty.",
   now_if_it_is_empty: "now, if it is empty",
   it_comes_time_as_id_see_to_come: "It comes at {time}, as {id}: {to_come}.",
   stored_as_event_id: "Stored as event {id}",
