@@ -48,7 +48,7 @@ export function Chart({ label, series, begin, step, format, range, onRange }) {
   };
   const choose = (first, last) => onRange([begin + first * step, begin + Math.max(last, first + 1) * step]);
   const key = (event) => {
-    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    const by = { ArrowLeft: -1, ArrowRight: 1, Home: -n, End: n }[event.key];
     if (by) setAt(Math.min(n - 1, Math.max(0, (at ?? n) + by)));
     else if (event.key === "Enter" && at !== null) choose(at, at + 1);
     else return;

@@ -67,7 +67,7 @@ function Three({ thread, series, name, range, onRange }) {
     flow.push({ name: t("failed_2"), values: own.failed, kind: "thin", class: "failed" });
   }
   const waits = own?.wants_all && pending >= 0
-    && [{ name: t("waited"), values: backlog(arrived, own, pending), kind: "area", class: "waited" }];
+    && [{ name: t("waited"), values: backlog(arrived, own, pending, thread.last_event_id ?? 0), kind: "area", class: "waited" }];
   const took = own?.p50_ms.some((ms) => ms !== null)
     && [{ name: t("half_took_less"), values: own.p50_ms, kind: "dots", class: "p50" },
       { name: t("_95_took_less"), values: own.p95_ms, kind: "dots", class: "p95" }];
@@ -99,14 +99,16 @@ function runsIn(thread, name, from, to) {
   return address.runsAddress(thread.id, name, { from: iso(from), to: iso(to) });
 }
 
-/** How many events waited at the end of each period, counted back from now: nothing else than what came and what was
- * handled or given up has changed it. */
-function backlog(arrived, { handled, dead }, pending) {
+/** How many events waited at the end of each period, counted back from now by what came and what was handled or given up.
+ * An event that is handled once more, as a dead letter, did not wait: so there are at most those that had come. */
+function backlog(arrived, { handled, dead }, pending, last) {
   const waits = arrived.map(() => null);
-  let now = pending;
+  let [now, come] = [pending, last];
   for (let n = arrived.length - 1; n >= 0; n--) {
-    waits[n] = Math.max(0, now);
+    now = Math.min(Math.max(0, now), come);
+    waits[n] = now;
     now += handled[n] + dead[n] - arrived[n];
+    come = Math.max(0, come - arrived[n]);
   }
   return waits;
 }
