@@ -1225,7 +1225,7 @@ async def steps_that_were_too_many_are_read_when_they_are_asked_for():
             await expect(tab.locator(".tool")).to_have_count(60)
             await tab.get_by_role("button", name="Show what the agent did").click()
             await expect(tab.get_by_role("button", name="Show what the agent did")).to_have_count(0)
-            await tab.get_by_role("button", name="2940 earlier steps").click()
+            await tab.get_by_role("button", name="2,940 earlier steps").click()
             await expect(tab.locator(".tool .name").first).to_have_text("tool2440")
 
 
