@@ -84,7 +84,9 @@ impl Keeper {
     /// Does a piece, if it is time for one. A failure is logged.
     pub fn keep(&mut self, queue: &mut Queue) {
         let now = Instant::now();
-        if self.next.is_some_and(|next| now < next) {
+        if let Some(next) = self.next.filter(|next| now < *next) {
+            // A setting may have changed since the last look, and nothing may happen from now on.
+            self.due = Some(self.due.map_or(next, |due| due.min(next)));
             return;
         }
         let step = step(queue);
