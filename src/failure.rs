@@ -147,7 +147,7 @@ pub fn hint(error: &Error) -> String {
         Error::OtherStep { .. } => {
             "give each step of a handler a name of its own; if the handler was changed, see `thread step --forget`"
         }
-        Error::StepOver { .. } => "the other run goes on with the event",
+        Error::StepOver { .. } => "the other run continues with the event",
         Error::UnknownStep { .. } => "see `thread step --list`",
         Error::NoClaims(_) => "subscribe it with --no-handler --concurrency N",
         Error::NotItsEvent { .. } => "see `thread peek` for the events, and `thread info` for the consumer's filter",

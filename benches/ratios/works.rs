@@ -455,7 +455,7 @@ fn claims(plan: &Plan, place: &Place) {
         let others: String = (0..1000).map(|number| line(&number.to_string())).collect();
         fs::write(&input, line("held").repeat(held + 1) + &others).expect("the input is written");
         run(&mut place.batch(&thread, &input));
-        // The first one holds the others back; whoever comes next finds that out.
+        // The first one holds the others back; the next one finds that out.
         for _ in 0..2 {
             run(&mut place.in_thread(&thread, ["pop", "c", "--claim", "1h"]));
         }
@@ -495,7 +495,7 @@ fn retention(plan: &Plan, place: &Place) {
     run(&mut place.in_thread(&kept, ["config", "retention.events", "10000"]));
     let input = place.events(500);
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    // Each round has a batch, after which events are due to be deleted, and single pushes meanwhile.
+    // Each round has a batch, after which events are due to be deleted, and single pushes during that.
     for _ in 0..plan.pick(25, 100) {
         for (thread, times) in [(&kept, &mut ours), (&plain, &mut theirs)] {
             run(&mut place.batch(thread, &input));

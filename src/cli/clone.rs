@@ -19,7 +19,7 @@ use crate::queue::{NewThread, Queue, locations};
 ///
 /// Both are directories or locations such as postgres://db.example/agents#inbox, in any combination. TO is made if it
 /// does not exist; it must be empty. Everything is copied that `thread export` prints, in pieces, while FROM is in use;
-/// what TO cannot store is listed before anything is stored. If it is interrupted, the same command goes on. At the end
+/// what TO cannot store is listed before anything is stored. If it is interrupted, the same command continues. At the end
 /// everything is read back and compared, and the number of rows of each kind is printed with a digest. The consumers are
 /// paused in TO; `thread resume` releases one.
 ///

@@ -22,7 +22,7 @@ use crate::queue::Queue;
 ///
 /// The thread must exist and be empty. All of the file is checked before anything is stored, and refused with the number
 /// of the line if anything is wrong with it. Then events are stored in pieces, and the rest in one step. As long as it
-/// is not complete, nobody can push to the thread; if the import was interrupted, the same command goes on with it.
+/// is not complete, nobody can push to the thread; if the import was interrupted, the same command continues it.
 ///
 /// At the end everything is read back and compared, and the number of rows of each kind is printed with a digest. All
 /// consumers are paused, so nothing is handled twice; `thread resume` releases one.

@@ -187,11 +187,11 @@ impl ReadingArgs {
 fn note_refused(consumer: &ConsumerId, why: Option<Refused>) {
     match why {
         Some(Refused::Paused) => {
-            output::note(format_args!("'{consumer}' is paused; `thread resume` goes on"))
+            output::note(format_args!("'{consumer}' is paused; `thread resume` continues"))
         }
         Some(Refused::Stalled) => {
             output::note(format_args!(
-                "'{consumer}' is stalled; see `thread info`, and `thread resume` goes on"
+                "'{consumer}' is stalled; see `thread info`, and `thread resume` continues"
             ));
         }
         Some(Refused::Busy) | None => {}

@@ -51,7 +51,7 @@ Examples:
     /// Remove a schedule
     #[command(after_help = "Example:\n  thread schedule remove -t inbox morning")]
     Remove(Name),
-    /// Let a schedule rest; a resumed one goes on from then
+    /// Let a schedule rest; a resumed one continues from then
     #[command(after_help = "Example:\n  thread schedule pause -t inbox morning")]
     Pause(Name),
     /// Let a paused schedule go on; what was due in between is left out

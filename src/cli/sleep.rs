@@ -18,7 +18,7 @@ use crate::run::steps::{self, Waited};
 /// from its beginning; what it did by `thread step` is not repeated. The time counts from the first call. A sleep is no
 /// attempt, and in a pool takes no place; without --concurrency it holds back the events after this one.
 ///
-/// If a handler goes on in spite of the exit code, its steps do nothing, and its own exit code does not count.
+/// If a handler continues in spite of the exit code, its steps do nothing, and its own exit code does not count.
 #[derive(Args)]
 #[command(after_help = "Example:\n  thread sleep cool-off 1h")]
 pub struct Sleep {

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_while_nothing_happens_and_a_touch_begins_anew() {
+    fn pauses_grow_while_nothing_happens_and_a_touch_begins_again() {
         let (file, watcher) = without_notices();
         let pause = || watcher.polled.as_ref().unwrap().pause.get();
         // The file is new, which may be found once.

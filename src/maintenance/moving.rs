@@ -2,7 +2,7 @@
 //!
 //! The events are copied first, in pieces, while the thread is in use: they never change. What is left is read at one
 //! moment, and stored in one transaction. Until all of it is there and was compared, the other thread is closed, so
-//! nobody can use half of it, and whoever begins again goes on after the last event that is there.
+//! nobody can use half of it, and a process that begins again continues after the last event that is there.
 
 mod copy;
 mod export;

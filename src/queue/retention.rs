@@ -5,7 +5,7 @@
 //! after the last one, or when a setting has changed. It is done in pieces, each so short that a push that waits for it
 //! hardly notices; any process may do the next one. It deletes only what is pending for no consumer and
 //! not held, and no dead letters: each piece checks that again, as `prune` does. How far a pass has come is in the file
-//! of its lock: whoever cannot read that begins the pass again.
+//! of its lock: a process that cannot read it begins the pass again.
 
 use std::fs::File;
 use std::io;
@@ -146,7 +146,7 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// Those of the store and the files. Nothing is deleted that a consumer needs; the next call goes on.
+    /// Those of the store and the files. Nothing is deleted that a consumer needs; the next call continues.
     pub fn apply_retention(&mut self, time: Duration) -> Result<()> {
         let end = Instant::now() + time;
         while step(self)? == Step::More && Instant::now() < end {

@@ -112,7 +112,7 @@ pub fn finish(queue: &mut Queue, of: Of<'_>, step: &Step, output: Vec<u8>) -> Re
     Ok(None)
 }
 
-/// Waits until a time, or for an event: once it is over, the caller goes on; before that, its run is to end.
+/// Waits until a time, or for an event: once it is over, the caller continues; before that, its run is to end.
 ///
 /// # Errors
 ///

@@ -309,7 +309,7 @@ impl Supervisor<'_> {
             let mut keeper = self.keeper.borrow_mut();
             let Some(next) = keeper.due().filter(|_| keeper.has_more()) else { return Ok(()) };
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
-            // If it cannot be opened, another process goes on.
+            // If it cannot be opened, another process continues.
             let Ok(mut queue) = Queue::open_waiting(self.files.location(), SHORT_WAIT) else { return Ok(()) };
             keeper.keep(&mut queue);
         }

@@ -215,7 +215,7 @@ impl Rewriter<'_> {
         }
     }
 
-    /// Sets the number from which SQLite goes on.
+    /// Sets the number from which SQLite continues.
     fn set_sequence(&self, name: &str, number: &Value) -> rusqlite::Result<()> {
         self.conn.execute("DELETE FROM sqlite_sequence WHERE name = ?", [name])?;
         self.conn.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (name, number)).map(drop)

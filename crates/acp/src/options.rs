@@ -7,7 +7,7 @@ use clap::{Parser, ValueHint};
 /// Give an editor the conversations of the gateway `thread serve`
 ///
 /// An agent of the Agent Client Protocol, version 1, on stdin and stdout; editors start it. Its sessions are those of the
-/// gateway. What the agent does goes on when the editor ends, and is shown when the session is loaded again.
+/// gateway. The agent keeps working when the editor ends, and what it did is shown when the session is loaded again.
 /// docs/ACP.md describes how to configure editors.
 #[derive(Debug, Parser)]
 #[command(name = "thread acp", bin_name = "thread acp", version, max_term_width = 100, after_help = EXAMPLES)]

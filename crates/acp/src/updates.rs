@@ -1,7 +1,7 @@
 //! What editors see of a session: its events as updates.
 //!
-//! A [`Transcript`] is fed the events of a session in order. What comes out depends on them alone, so whoever loads the
-//! session later gets what those got who were there, and a connection that was lost makes no difference.
+//! A [`Transcript`] is fed the events of a session in order. What comes out depends on them alone, so an editor that
+//! loads the session later gets what those got who were there, and a connection that was lost makes no difference.
 
 pub mod calls;
 

@@ -188,7 +188,7 @@ impl Runs {
             Entry::ToolResult(result) => {
                 if let Some(run) = self.run_of_record(run_id) {
                     run.open_calls.remove(&result.call_id);
-                    // The next attempt of a model goes on from there, so this is no failure in a row.
+                    // The next attempt of a model continues from there, so this is no failure in a row.
                     if run.is_models && run.in_attempt && !noted.record.unreported {
                         run.attempts = 1;
                     }

@@ -9,8 +9,8 @@ pub const WITH_SCHEDULES: i64 = 4;
 /// and in which handlers may have done steps.
 pub const WITH_STEPS: i64 = 5;
 
-/// Which tables there are that come with the first use of what they are for, as far as that was noticed. Whoever looks at
-/// consumers, as all do who wait for something, notices what others have made.
+/// Which tables there are that come with the first use of what they are for, as far as that was noticed. A process
+/// that looks at consumers, as all do that wait for something, notices what others have made.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Known {
     /// Those of what is scheduled.

@@ -50,12 +50,13 @@ pub struct Copied {
     pub log_behind: Option<Error>,
 }
 
-/// Copies `from`, which may be in use, into the empty thread `to`, or goes on with that. `is_move`: `from` is closed then.
+/// Copies `from`, which may be in use, into the empty thread `to`, or continues a copy there. `is_move`: `from` is
+/// closed then.
 ///
 /// # Errors
 ///
 /// [`Error::Unstorable`], [`Error::NotEmpty`], [`Error::MovedTo`], [`Error::ImportUnfinished`]. After any other error, the
-/// same call goes on. If the rest could not be copied, the source is open again, and its consumers are paused.
+/// same call continues. If the rest could not be copied, the source is open again, and its consumers are paused.
 pub fn copy(
     from: &mut Queue,
     to: &mut Queue,

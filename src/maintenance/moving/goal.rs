@@ -18,7 +18,7 @@ pub struct Goal<'q> {
 }
 
 impl<'q> Goal<'q> {
-    /// Begins, or goes on. `origin` distinguishes what is moved from everything else.
+    /// Begins, or continues. `origin` distinguishes what is moved from everything else.
     ///
     /// # Errors
     ///
@@ -129,7 +129,7 @@ fn importing(origin: &str, events: Tally) -> Closed {
     Closed::Importing { origin: origin.to_owned(), events }
 }
 
-/// Fails if another process goes on with it too.
+/// Fails if another process continues it too.
 fn must_be(rewrite: &mut dyn Rewrite, state: &Closed) -> Result<()> {
     match rewrite.closed()? {
         Some(now) if now == *state => Ok(()),

@@ -29,13 +29,13 @@ pub struct Imported {
     pub log_behind: Option<Error>,
 }
 
-/// Imports an export into an empty thread, or goes on with an import of the same one. `progress` is called with the number
+/// Imports an export into an empty thread, or continues an import of the same one. `progress` is called with the number
 /// of bytes that were read since its last call; it is read twice.
 ///
 /// # Errors
 ///
 /// [`Error::InvalidExport`], [`Error::Unstorable`], [`Error::NotEmpty`], [`Error::ImportUnfinished`]; nothing was stored.
-/// Other errors may come when a part is stored; the same import then goes on.
+/// Other errors may come when a part is stored; the same import then continues.
 pub fn import(
     queue: &mut Queue,
     input: &mut (impl BufRead + Seek),

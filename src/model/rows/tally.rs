@@ -8,7 +8,7 @@ use sha1::{Digest as _, Sha1};
 use super::{TABLES, Table, Value, line, size};
 
 /// How many rows of a kind there are, and the sum of their digests. It does not depend on the order in which they were
-/// added, so that a copy that was interrupted goes on with it.
+/// added, so that a copy that was interrupted continues with it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     pub count: u64,

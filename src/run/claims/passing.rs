@@ -1,4 +1,4 @@
-//! Passing over events that are held back. Each program that takes events looks at them anew, so the consumer's row says
+//! Passing over events that are held back. Each program that takes events looks at them again, so the consumer's row says
 //! up to where there are only such, and of which keys: see [`Held`].
 
 use std::ops::ControlFlow;

@@ -325,7 +325,7 @@ impl Pool<'_, '_> {
         matches!(self.closing, Some((Closing::Void, _)))
     }
 
-    /// The time, which goes on if the clock is set back, so that waits end.
+    /// The time, which advances even if the clock is set back, so that waits end.
     fn now(&self) -> Time {
         let (time, instant) = self.began;
         Utc::now().max(time + instant.elapsed())

@@ -212,7 +212,7 @@ impl Adapter {
             Output::Summary { text, upto } => self.outbox.event(attempt.run.summary(upto, &text)),
             Output::TooLong(error) => attempt.too_long = Some(error),
             Output::Note(text) => self.note_for_user(text),
-            // The loop goes on.
+            // The loop continues.
             Output::Tools => {}
             Output::RetryAfter(wait) => attempt.retry_after = Some(wait),
             Output::Part(part) => attempt.parts.push((attempt.text.len(), part)),

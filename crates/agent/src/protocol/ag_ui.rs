@@ -2,7 +2,7 @@
 //!
 //! The program is a process of our own ([`crate::model`]), which makes one request at a time and prints the events of
 //! the answer. An agent that waits for a tool of the client, or for permission, ends its run in AG-UI; here the attempt
-//! goes on, and the answers go into the next request.
+//! continues, and the answers go into the next request.
 
 mod interrupt;
 mod messages;

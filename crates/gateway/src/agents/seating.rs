@@ -98,9 +98,9 @@ impl Ready {
 impl Agents {
     /// Gives a session another agent, or its own with other settings. `source` is who asks for it.
     ///
-    /// The subscription changes first, and in one step: it has the id of the move. Whoever finds that the event of the
-    /// move is missing stores it: this, when the request is repeated, or the agent before it does anything. So a move
-    /// is either not begun or will have happened, whatever is killed.
+    /// The subscription changes first, and in one step: it has the id of the move. A process that finds that the event
+    /// of the move is missing stores it: this, when the request is repeated, or the agent before it does anything. So a
+    /// move is either not begun or will have happened, whatever is killed.
     ///
     /// # Errors
     ///

@@ -32,7 +32,7 @@ const SEARCHED: u64 = 4 * 1024 * 1024;
 const TAIL: u64 = 2048;
 const LINE: usize = 200;
 
-/// How many events that a run has handled are shown, and of those that were stored meanwhile, of which so many are read.
+/// How many events that a run has handled are shown, and of those that were stored during it, of which so many are read.
 const HANDLED: usize = 200;
 const READ: usize = 5000;
 

@@ -247,7 +247,8 @@ impl Connection {
                 match self.cursor.as_mut().filter(|cursor| cursor.is_in(&live)) {
                     Some(cursor) => cursor.seek(position),
                     None => {
-                        // It goes on where it is: what it has not heard yet is between that and the position, if at all.
+                        // It continues where it is: what it has not heard yet is between that and the position, if at
+                        // all.
                         drop(self.watched.enter(live.session));
                         self.cursor = Some(Cursor::new(live, position).of_client());
                     }

@@ -150,7 +150,7 @@ impl Client {
 
     /// Enters a session. [`Client::receive`] hands out its stored events with a larger `seq` than `after` one by one,
     /// then [`Received::Entered`], then what is new. Unlike a call of `sessions.switch`, nothing has to be kept
-    /// meanwhile. If the session is refused, `receive` says so.
+    /// until then. If the session is refused, `receive` says so.
     pub async fn enter(&mut self, session: &str, after: i64) {
         (self.inbox.session, self.inbox.seq) = (Some(session.to_owned()), Some(after));
         self.inbox.announces = true;

@@ -1,4 +1,4 @@
-//! What an agent behind AG-UI waits for before it goes on: asked as permission.
+//! What an agent behind AG-UI waits for before it continues: asked as permission.
 
 use serde_json::{Value, json};
 use thread_conversation::{Choice, Permission};

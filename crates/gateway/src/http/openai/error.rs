@@ -103,7 +103,7 @@ impl OpenAiError {
         OpenAiError {
             status: StatusCode::SERVICE_UNAVAILABLE,
             code: Some("unavailable"),
-            ..OpenAiError::bad("the gateway is ending, and the run goes on - send the same request again")
+            ..OpenAiError::bad("the gateway is ending, and the run continues - send the same request again")
         }
     }
 

@@ -25,7 +25,7 @@ pub struct Agent<'t> {
     /// The wait or the attempt at present.
     now: Option<usize>,
     attempt: Option<usize>,
-    /// The text or thinking that goes on.
+    /// The text or thinking that continues.
     text: Option<usize>,
     /// What was said since the model was asked, and when that was.
     turn: (Vec<usize>, i64),

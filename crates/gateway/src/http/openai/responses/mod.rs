@@ -201,7 +201,7 @@ async fn read_response(mut follower: Follower, mut printer: Printer, until: Unti
         let step = match until {
             Until::Then(limit) => match timeout_at(limit, follower.next()).await {
                 Ok(step) => step,
-                // It goes on; the client may ask again.
+                // It continues; the client may ask again.
                 Err(_) => break,
             },
             _ => follower.next().await,
