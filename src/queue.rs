@@ -358,8 +358,11 @@ impl Queue {
     ///
     /// [`Error::UnknownConsumer`].
     pub fn unsubscribe(&mut self, consumer: &ConsumerId) -> Result<Subscription> {
+        // First, so that nothing is held for one that is gone.
+        if self.store.subscription(consumer)?.is_some() {
+            self.set_hold(consumer.as_str(), None)?;
+        }
         let removed = self.store.unsubscribe(consumer)?;
-        self.set_hold(consumer.as_str(), None)?;
         let stem = self.files.rotated_handler_logs(consumer);
         if let Err(e) = rotation::remove_logs(&self.files, HANDLER_LOGS, &stem, 0) {
             log!(self, Warn, "unsubscribe: consumer={consumer} its rotated logs were not removed: {e}");

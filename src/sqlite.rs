@@ -78,8 +78,10 @@ pub struct Sqlite {
     checkpoint_thread: Option<JoinHandle<()>>,
     /// Whether to checkpoint a long WAL when this is dropped.
     checkpoints: bool,
-    /// The WAL was missing or empty on opening, so its directory entry may not be synced.
+    /// The WAL was missing or empty on opening.
     new_wal: bool,
+    /// The directory entry of the WAL is synced, and stays as it is as long as this connection is open.
+    has_synced_entry: bool,
 }
 
 impl Sqlite {
@@ -140,7 +142,15 @@ impl Sqlite {
         wal_entry::set_synced(&wal, !new_wal);
         let mut conn = Connection::open_with_flags(&path, OPEN_FLAGS).doing(doing)?;
         configure(&mut conn, busy_limit).map_err(|e| migrate::not_opened(e, &path))?;
-        let store = Sqlite { conn, path, wal, checkpoint_thread: None, checkpoints: false, new_wal };
+        let store = Sqlite {
+            conn,
+            path,
+            wal,
+            checkpoint_thread: None,
+            checkpoints: false,
+            new_wal,
+            has_synced_entry: false,
+        };
         store.keep_wal(true).doing(doing)?;
         Ok(store)
     }
@@ -149,12 +159,14 @@ impl Sqlite {
     fn write(&mut self, doing: &'static str) -> Result<rusqlite::Transaction<'_>> {
         self.must_be_writable(doing)?;
         let transaction = self.conn.transaction_with_behavior(TransactionBehavior::Immediate).doing(doing)?;
-        if self.new_wal
-            && let Some(dir) = self.wal.parent()
-        {
-            files::sync_dir(dir).at("sync the directory", dir)?;
-            // The file stays as long as this connection is open.
-            self.new_wal = false;
+        if !self.has_synced_entry {
+            // Not as it was on opening: another program may have been the last to close the WAL it deleted since.
+            if wal::length(&self.wal) == 0
+                && let Some(dir) = self.wal.parent()
+            {
+                files::sync_dir(dir).at("sync the directory", dir)?;
+            }
+            self.has_synced_entry = true;
             wal_entry::set_synced(&self.wal, true);
         }
         match closed::load(&transaction).doing(doing)? {

@@ -54,7 +54,7 @@ Examples:
     /// Let a schedule rest; a resumed one continues from then
     #[command(after_help = "Example:\n  thread schedule pause -t inbox morning")]
     Pause(Name),
-    /// Let a paused schedule go on; what was due in between is left out
+    /// Let a paused schedule continue; what was due in between is left out
     #[command(after_help = "Example:\n  thread schedule resume -t inbox morning")]
     Resume(Name),
     /// Print the next times of a schedule
@@ -312,7 +312,7 @@ impl Next {
         }
         if schedule.paused {
             output::note(format_args!(
-                "'{}' is paused; these are its times once `thread schedule resume` lets it go on",
+                "'{}' is paused; these are its times once `thread schedule resume` lets it continue",
                 output::plain(name)
             ));
         }

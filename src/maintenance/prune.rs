@@ -1,9 +1,9 @@
 //! Deleting old events that no consumer needs any more.
 //!
 //! Before an event is deleted, its line is in a sealed JSONL file that was synced. Unless forced, the event
-//! is neither held nor pending for any subscribed consumer: each transaction that deletes events checks whether a
-//! consumer was subscribed or its cursor moved back in the meantime, and if so, prune determines again how
-//! far it may go.
+//! is neither held nor pending for any subscribed consumer: before each transaction that deletes events, prune looks whether
+//! there is another hold, and the transaction checks whether a consumer was subscribed or its cursor moved back in the
+//! meantime; if so, prune determines again how far it may go.
 
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::files::DB;
 use crate::files::log::log;
 use crate::jsonl;
+use crate::model::config::oldest_hold;
 use crate::model::filter::{Filter, Scope};
 use crate::model::subscription::Subscription;
 use crate::model::time::Time;
@@ -64,7 +65,7 @@ pub struct Report {
 ///
 /// Nothing was deleted; later errors are in [`Report::failed`].
 pub fn prune(queue: &mut Queue, request: &Request<'_>, progress: &mut dyn FnMut(u64)) -> Result<Report> {
-    let mut plan = Plan { upto: last_old(queue, request)?, held: None, seen: Vec::new() };
+    let mut plan = Plan { upto: last_old(queue, request)?, held: None, seen: Vec::new(), hold: None };
     if !request.force {
         plan.hold_back(queue, request)?;
     }
@@ -111,12 +112,15 @@ struct Plan {
     held: Option<Held>,
     /// The subscriptions that were checked: nothing up to `upto` is pending for them.
     seen: Vec<Subscription>,
+    /// The oldest hold then.
+    hold: Option<i64>,
 }
 
 impl Plan {
     /// Moves the limit before the oldest event that is pending now or, unless the request names what is to go, held.
     /// Never moves it forward, because the JSONL log was sealed only up to the first limit.
     fn hold_back(&mut self, queue: &mut Queue, request: &Request<'_>) -> Result<()> {
+        self.hold = first_held(queue)?;
         let unneeded = queue.unneeded(self.upto, request.subtype.is_none(), None)?;
         (self.upto, self.seen) = (unneeded.upto, unneeded.seen);
         if unneeded.held.is_some() {
@@ -124,6 +128,10 @@ impl Plan {
         }
         Ok(())
     }
+}
+
+fn first_held(queue: &mut Queue) -> Result<Option<i64>> {
+    Ok(oldest_hold(&queue.store.config()?).map(|(first, _)| first))
 }
 
 /// Deletes the old events, or counts them with `dry_run`, one transaction at a time. `step` is called with
@@ -137,6 +145,10 @@ fn walk(
 ) -> Result<()> {
     let mut at = queue.store.first_after(0)?.map_or(0, |first| first - 1);
     while at < plan.upto {
+        if !request.force && first_held(queue)? != plan.hold {
+            plan.hold_back(queue, request)?;
+            continue;
+        }
         let range = PruneRange {
             after: at,
             upto: plan.upto,

@@ -236,6 +236,8 @@ impl RunState {
             next_try: None,
             dead_streak: 0,
             judged_streak: 0,
+            // It relies on the waits.
+            held: None,
             ..self.clone()
         }
     }

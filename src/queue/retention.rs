@@ -155,8 +155,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Applies the retention of a thread in a directory after a push of `count` events, the last of which has the id `last`, if nobody has
-    /// done so for long: a piece, or as many as it takes to delete more than was pushed.
+    /// Applies the retention of a thread in a directory after a push of `count` events, the last of which has the id
+    /// `last`, if nobody has done so for long: a piece, or as many as it takes to delete more than was pushed.
     ///
     /// # Errors
     ///
@@ -164,7 +164,7 @@ impl Queue {
     pub fn apply_retention_after_push(&mut self, last: i64, count: u64) -> Result<()> {
         // With a server, a pusher may lack the right to delete, and asking would take each push a round trip.
         if !self.location().backend().has_database_file
-            || Retention::of(&self.store.config()?).is_default()
+            || (Retention::of(&self.store.config()?).is_default() && !self.store.has_figures()?)
             || State::stored(&self.files).is_some_and(|state| !state.is_overdue(last))
         {
             return Ok(());

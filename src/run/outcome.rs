@@ -87,7 +87,8 @@ pub fn record_end_and_start(
         let interrupted = interrupted && acknowledge.is_none();
         let stopped = state.stop.is_some();
         let ended = Ended { task, exit, stopped, interrupted, cursor, rewound, pending, asleep, now };
-        let mut update = end_update(&current, &ended, acknowledge, (output, span), scan.newest);
+        let counted = acknowledged_during(queue, &current)?;
+        let mut update = end_update(&current, &ended, acknowledge, (output, span), scan.newest, counted);
         let may_follow = pending
             && !stopped
             && !interrupted
@@ -196,12 +197,24 @@ pub fn log_outcome(files: &Files, before: &Subscription, after: &Subscription, t
     }
 }
 
+/// How many events were acknowledged during the run, and counted then.
+fn acknowledged_during(queue: &mut Queue, current: &Subscription) -> Result<u64> {
+    let (start, now) = (current.state.start_cursor, current.last_acked_id);
+    if now <= start || current.filter_text().is_none() {
+        return Ok((now - start).max(0).unsigned_abs());
+    }
+    let before = Subscription { last_acked_id: start, ..current.clone() };
+    Ok(queue.matching_upto(&before, now)?.len() as u64)
+}
+
+/// `counted`: see [`acknowledged_during`].
 fn end_update(
     current: &Subscription,
     ended: &Ended,
     acknowledge: Option<i64>,
     (output, span): (&str, Option<Span>),
     newest: i64,
+    counted: u64,
 ) -> RunUpdate {
     let Outcome { mut state, dead_letter } = apply_outcome(&current.state, &current.options, ended);
     if ended.stopped {
@@ -225,11 +238,7 @@ fn end_update(
         Task::DeadLetter(_) => events,
         // It was moved back or on in the meantime.
         _ if acknowledge.is_none() || current.last_acked_id >= run.upto => 0,
-        _ if current.filter_text().is_some() => events,
-        // What was acknowledged during the run was counted then.
-        _ => {
-            events.saturating_sub((current.last_acked_id - current.state.start_cursor).max(0).unsigned_abs())
-        }
+        _ => events.saturating_sub(counted),
     });
     RunUpdate {
         state,

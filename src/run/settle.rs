@@ -106,7 +106,7 @@ pub struct Failed {
     pub delay: Option<Duration>,
     pub error: String,
     pub at: Time,
-    /// For how long it was at the one that failed, if that is known.
+    /// For how long the handler had it, if that is known.
     pub took: Option<Duration>,
 }
 

@@ -264,7 +264,10 @@ impl<'a> Starter<'a> {
                 _ => {}
             }
         }
-        thread.due = thread.due.into_iter().chain(thread.keeper.due()).min();
+        // While the thread cannot be opened, nothing is kept, and that time may be over.
+        if !thread.is_away {
+            thread.due = thread.due.into_iter().chain(thread.keeper.due()).min();
+        }
         attend_to_waits(thread, location);
         if is_new {
             self.follow_new();

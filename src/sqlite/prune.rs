@@ -95,7 +95,7 @@ impl OldEvent {
 fn list(conn: &Connection, range: &PruneRange<'_>, after: i64) -> rusqlite::Result<Vec<OldEvent>> {
     let mut statement = conn.prepare_cached(
         "SELECT id, octet_length(content) + coalesce(octet_length(metadata), 0), \
-                id IN (SELECT event_id FROM dead_letters), created_at \
+                id IN (SELECT event_id FROM dead_letters), substr(created_at, 1, 64) \
          FROM events WHERE id > ? AND id <= ? AND (?3 IS NULL OR subtype = ?3) ORDER BY id LIMIT ?",
     )?;
     let rows = statement.query_map(params![after, range.upto, range.subtype, PAGE as i64], |row| {

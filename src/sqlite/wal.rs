@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rusqlite::config::DbConfig;
 
 use super::error::Doing;
-use super::{BUSY_LIMIT, Sqlite, wait_for_others};
+use super::{BUSY_LIMIT, Sqlite, wait_for_others, wal_entry};
 use crate::error::Result;
 
 /// A WAL longer than so many pages is checkpointed by the process that notices. The first process to open the
@@ -97,6 +97,8 @@ impl Sqlite {
 impl Drop for Sqlite {
     fn drop(&mut self) {
         self.join_checkpoint();
+        // For others that are open in this process, this costs one more sync at most.
+        wal_entry::set_synced(&self.wal, false);
         if self.checkpoints && self.wal_is_long() {
             // If readers or writers prevent it, the next process tries again.
             drop(self.conn.busy_timeout(Duration::ZERO));

@@ -91,6 +91,34 @@ fn of_events_with_the_same_key_only_the_oldest_is_taken() {
     assert_eq!(ids_of(&take(&world, &["1h", "--limit", "3"])), [1]);
 }
 
+/// Seventy events are held back by one with the same key, and noted as such by the one who has taken the next.
+fn with_many_held_back(first: &[&str]) -> World {
+    let world = world(&[first, &["k"; 70], &["other"]].concat(), &KEY);
+    assert_eq!(ids_of(&take(&world, &["1h"])), [1]);
+    world
+}
+
+#[test]
+fn an_event_that_was_deleted_holds_back_nothing() {
+    let world = with_many_held_back(&["k"]);
+    world.thread(["nack", "team", "1", "--delay", "1h"]).quiet();
+    assert_eq!(ids_of(&take(&world, &["1h"])), [72]);
+    world.thread(["prune", "--before-id", "2", "--force"]).ok();
+    assert_eq!(ids_of(&take(&world, &["1h"])), [2]);
+}
+
+#[test]
+fn what_waits_among_those_that_are_held_back_is_given_once_it_waits_no_more() {
+    let world = with_many_held_back(&["k", "j"]);
+    assert_eq!(ids_of(&take(&world, &["1h"])), [2]);
+    world.thread(["nack", "team", "2", "--delay", "1h"]).quiet();
+    assert_eq!(ids_of(&take(&world, &["1h"])), [73]);
+    let options =
+        [&["subscribe", "team", "--replace", "--no-handler", "--concurrency", "9"], &KEY[..]].concat();
+    world.thread(options).ok();
+    assert_eq!(ids_of(&take(&world, &["1h"])), [2]);
+}
+
 #[test]
 fn a_claim_that_ends_by_itself_is_an_attempt() {
     let world = world(&["a", "b"], &["--backoff", "0s", "--max-attempts", "2"]);

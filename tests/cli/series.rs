@@ -50,7 +50,7 @@ fn runs_are_counted_by_their_events_and_failures() {
 }
 
 #[test]
-fn what_was_deleted_has_come_all_the_same() {
+fn what_was_deleted_has_still_come() {
     let world = World::with_thread();
     world.off(["push", "--lines"]).stdin("a\n".repeat(20)).ok();
     world.thread(["prune", "--keep", "3"]).ok();
@@ -77,6 +77,36 @@ fn what_is_acknowledged_by_hand_is_counted() {
 }
 
 #[test]
+fn what_a_handler_acknowledges_during_its_run_is_counted_once() {
+    let world = World::with_thread();
+    let handler =
+        "while read -r line; do id=${line#*:}; id=${id%%,*}; [ $id = 7 ] || thread ack $id >/dev/null; done";
+    let options = ["--deliver", "stdin", "--filter"];
+    world.subscribe("all", handler, &[&options[..], &["content <> 'x'"]].concat());
+    world.subscribe("some", handler, &[&options[..], &["content = 'b'"]].concat());
+    world.off(["push", "--lines"]).stdin("a\nb\na\nb\na\na\nb\n").ok();
+    world.thread(["dispatch"]).quiet();
+    world.wait_until_quiet();
+    assert_eq!((counts(&world, "all"), counts(&world, "some")), ([7, 0, 0], [3, 0, 0]));
+}
+
+#[test]
+fn pushes_alone_keep_figures_from_growing() {
+    let world = World::with_thread();
+    world.idle_consumer("bot", "");
+    world.push("a");
+    world.thread(["ack", "bot", "1"]).quiet();
+    world.db().execute("UPDATE figures SET at = at - 3 * 86400", []).unwrap();
+    assert_eq!(world.query("SELECT count(*) FROM figures WHERE seconds = 60"), 1);
+    // As if nobody had applied retention for long.
+    world.wait_until_quiet();
+    world.write("inbox/run/_retention", "");
+    world.push("b");
+    assert_eq!(world.query("SELECT count(*) FROM figures WHERE seconds = 60"), 0);
+    assert_eq!(world.query("SELECT sum(handled) FROM figures"), 1);
+}
+
+#[test]
 fn claims_are_counted_as_they_end() {
     let world = World::with_thread();
     world.off(["push", "--lines"]).stdin("a\n".repeat(9)).ok();
@@ -87,7 +117,7 @@ fn claims_are_counted_as_they_end() {
     world.thread(["nack", "team", "2", "--no-attempt", "--delay", "1h"]).quiet();
     world.thread(["reject", "team", "4"]).quiet();
     assert_eq!(counts(&world, "team"), [2, 1, 1]);
-    // As if the other claim had ended by itself; whoever comes next notes that.
+    // As if the other claim had ended by itself; the next call notes that.
     world.db().execute("UPDATE claims SET until = 0", []).unwrap();
     world.thread(["pop", "team", "--claim", "1h"]).ok();
     assert_eq!(counts(&world, "team"), [2, 2, 2]);

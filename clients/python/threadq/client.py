@@ -270,7 +270,7 @@ class AsyncThread(AbstractAsyncContextManager["AsyncThread"]):
         await self.close()
 
     async def _call(self, function: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]) -> T:
-        # It is done all the same if the wait for it is cancelled.
+        # It is still done if the wait for it is cancelled.
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._caller, function, *args))
 
     async def _do(self, call: Call[T]) -> T:

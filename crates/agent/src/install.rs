@@ -117,13 +117,10 @@ pub fn install(queue: &mut Queue, launcher: &Launcher, install: &Install) -> Res
         from: install.from,
         replace: install.replace,
     };
-    let remembers = install.remembers_by_thread();
-    if remembers {
-        // Before there is anything that retention could delete.
-        keep_from(queue, consumer.as_str(), 1);
-    }
     queue.subscribe(&new)?;
-    if !remembers {
+    if install.remembers_by_thread() {
+        keep_from(queue, consumer.as_str(), 1);
+    } else {
         queue.set_hold(consumer.as_str(), None)?;
     }
     if new.replace {

@@ -33,7 +33,7 @@ pub fn prepare(link: &mut Link) {
         let lock = lock_key(&[&link.target.schema, "schema"]);
         let make =
             format!("SELECT pg_advisory_xact_lock({lock}); {}", migrate::FIGURES.replace('@', &prefix));
-        // Who may not leaves it to the owner of the schema.
+        // A role that may not do so leaves it to the owner of the schema.
         let made = connection.client.batch_execute(&make);
         link.known.figures = made.is_ok() && ask(&mut connection);
     }
@@ -82,7 +82,7 @@ pub fn add(session: &mut Session<'_>, more: &Counted) -> Result<()> {
 }
 
 pub fn list(session: &mut Session<'_>, from: i64) -> Result<Vec<Counted>> {
-    // Who may only read has no table that may be used.
+    // For a role that may only read, there is no table that it may use.
     let may_read = "SELECT ($1::bigint IS NOT NULL AND has_table_privilege(to_regclass($$@figures$$), 'SELECT'))::int::int8";
     if !session.known.figures && session.number(may_read, &[])? != Some(1) {
         return Ok(Vec::new());

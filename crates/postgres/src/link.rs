@@ -240,7 +240,7 @@ impl Link {
         self.end(doing, worked)
     }
 
-    /// Looks for tables that others have made since. Who does not look at consumers notices them only so.
+    /// Looks for tables that others have made since. A process that never reads consumers learns of them only here.
     pub fn look_again(&mut self) -> Result<()> {
         match self.known.steps {
             true => Ok(()),

@@ -60,7 +60,7 @@ struct Page {
 
 fn list(session: &mut Session<'_>, range: &PruneRange<'_>) -> Result<Page> {
     let sql = "SELECT id, (octet_length(content) + coalesce(octet_length(metadata), 0))::bigint, \
-                      EXISTS (SELECT 1 FROM @dead_letters d WHERE d.thread = $1 AND d.event_id = e.id), created_at \
+                      EXISTS (SELECT 1 FROM @dead_letters d WHERE d.thread = $1 AND d.event_id = e.id), left(created_at, 64) \
                FROM @events e WHERE thread = $1 AND id > $2 AND id <= $3 AND ($4::text IS NULL OR subtype = $4) \
                ORDER BY id LIMIT $5";
     let rows = session

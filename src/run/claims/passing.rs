@@ -34,6 +34,7 @@ impl Round {
         };
         if !self.may_pass
             || self.passed
+            || self.takings.refused.is_some()
             || held.upto <= reached
             || held.rewinds != self.current.rewinds
             || !held.by.iter().all(holds)
@@ -47,14 +48,18 @@ impl Round {
         if waits.len() > MOST_WAITS || !window.may_pass(count + waits.len()) {
             return Ok(());
         }
+        let mut found = Vec::with_capacity(waits.len());
         for id in waits {
             let mut key = None;
             queue.store.read(id - 1, id, 1, &mut |row| {
-                key = self.key.as_ref().and_then(|of| key_of(of, &row, &mut Vec::new()));
+                key = Some(self.key.as_ref().and_then(|of| key_of(of, &row, &mut Vec::new())));
                 ControlFlow::Break(())
             })?;
-            window.waits(id, key);
+            // It was deleted, and holds back nothing any more.
+            let Some(key) = key else { return Ok(()) };
+            found.push((id, key));
         }
+        found.into_iter().for_each(|(id, key)| window.waits(id, key));
         window.pass(held.upto, count);
         selection.after = selection.after.max(held.upto);
         self.passed = true;

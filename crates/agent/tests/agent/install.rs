@@ -134,6 +134,10 @@ fn errors_say_what_to_do() {
     let talk = Talk::with(&[], &["cat"]);
     let again = talk.thread(&["agent", "install", "--", "cat"]).fails(1);
     assert!(again.contains("--replace") && again.contains("--consumer"), "{again}");
+    // What is refused holds nothing.
+    let model = ["--protocol", "openai", "--url", "http://127.0.0.1:9/v1", "--model", "m"];
+    talk.thread(&[&["agent", "install"], &model[..]].concat()).fails(1);
+    talk.thread(&["config", "hold.agent"]).fails(1);
     talk.thread(&["agent", "install"]).fails(2);
     talk.thread(&["agent", "--protocol", "telepathy", "--", "x"]).fails(2);
     talk.thread(&["agent", "--attempts", "0", "--", "x"]).fails(2);

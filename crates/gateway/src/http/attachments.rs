@@ -69,6 +69,17 @@ fn is_binary(part: &Value) -> bool {
     part["type"] == "binary" && part["data"].is_string()
 }
 
+/// The file that a content part has in it.
+///
+/// # Errors
+///
+/// It is not base64.
+pub fn inline_bytes(part: &Value) -> Result<Vec<u8>, HttpError> {
+    let data = if is_binary(part) { &part["data"] } else { &part["source"]["value"] };
+    let decoded = STANDARD.decode(data.as_str().unwrap_or_default().trim());
+    decoded.map_err(|_| HttpError::new(StatusCode::BAD_REQUEST, "an inline file is not base64".into()))
+}
+
 /// Stores the file that a content part has in it, and puts its URL in its place. A file that the session has
 /// already is not stored again.
 ///
@@ -84,10 +95,7 @@ pub async fn store_inline(
         return Ok(());
     }
     let is_binary = is_binary(part);
-    let data = if is_binary { &part["data"] } else { &part["source"]["value"] };
-    let decoded = STANDARD.decode(data.as_str().unwrap_or_default().trim());
-    let bytes = decoded
-        .map_err(|_| HttpError::new(StatusCode::BAD_REQUEST, "an inline file is not base64".into()))?;
+    let bytes = inline_bytes(part)?;
     let mime_type = type_of(&bytes);
     let given = if is_binary { &part["filename"] } else { &part["metadata"]["filename"] };
     let extension = infer::get(&bytes).map_or("bin", |kind| kind.extension());

@@ -21,6 +21,7 @@ use thread::model::subscription::{ConsumerId, Subscription};
 use thread::queue::{NewThread, Remaining, Selection};
 use thread::run::stop::Stopping;
 use thread::run::wake::wake_consumer;
+use thread::run::{Launcher, WakeBy};
 use thread::{After, Error, Filter, NewEvent, Queue};
 use thread_conversation::{Entry, Fork, SELF, ending_of, is_ending};
 use thread_protocol::method::MessageRef;
@@ -221,7 +222,9 @@ fn create_with(
         let mut queue = Queue::open(&temporary)?;
         let said = fill(&mut queue)?;
         if let Some(agent) = agent {
-            agent.install(&mut queue, said, false)?;
+            // It is started where the session will be, not here.
+            let launcher = Launcher { waking: WakeBy::Nobody, ..agent.launcher.clone() };
+            Ready { launcher, ..agent.clone() }.install(&mut queue, said, false)?;
         }
         drop(queue);
         match fs::rename(&temporary, root.path_of(id)) {

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use thread::model::filter::Scope;
 use thread::queue::{Remaining, Selection};
 use thread::{Error, Event, Filter, NewEvent, Queue};
-use thread_conversation::{Entry, Record, SELF};
+use thread_conversation::{Entry, Record, SELF, run_id_of};
 use thread_sessions::{RequestError, Result};
 
 use super::copied::{PAGE_BYTES, copy};
@@ -38,7 +38,13 @@ impl Step {
             || RequestError::BadParams(format!("event {end} is no result of a call, and no turn with calls"));
         let record = Record::of(queue.event(end)?.ok_or_else(none)?);
         let is_step = match &record.entry {
-            Entry::ToolResult(_) => true,
+            // Of a call that a turn of the model has made: a session may have had another agent before.
+            Entry::ToolResult(result) => match turn_of(&result.call_id) {
+                Some((turn, _)) => queue.event(turn)?.map(Record::of).is_some_and(|turn| {
+                    matches!(turn.entry, Entry::Model { .. }) && turn.run_id == record.run_id
+                }),
+                None => false,
+            },
             Entry::Model { turn, .. } => turn.has_calls(),
             _ => false,
         };
@@ -81,6 +87,9 @@ impl Step {
     ) -> Result<()> {
         let unknown = || RequestError::BadParams("the message of this step is no longer stored".into());
         let message = from.event(self.message)?.ok_or_else(unknown)?;
+        // A message that does not name its run gives it the name of its own id, which is another one here.
+        let names_run = metadata_of(&message).contains_key("run_id");
+        let run_id = if names_run { self.run_id.clone() } else { run_id_of(said + 1) };
         let mut ids = HashMap::from([(message.id, said + 1)]);
         let mut copies = vec![copy(message, &HashMap::new(), false, keep)?];
         let (mut open, mut asked) = (BTreeSet::new(), BTreeSet::new());
@@ -105,7 +114,7 @@ impl Step {
                     _ => {}
                 }
                 ids.insert(record.id(), said + ids.len() as i64 + 1);
-                copies.push(copy_of_step(record.event, &ids)?);
+                copies.push(copy_of_step(record.event, &ids, &run_id)?);
             }
             to.push_all(&mut |put| put(&copies).map(drop))?;
             copies.clear();
@@ -117,10 +126,17 @@ impl Step {
     }
 }
 
-/// A copy of what a run has done. `ids` are the new ids of the events, by which its calls are named.
-fn copy_of_step(event: Event, ids: &HashMap<i64, i64>) -> Result<NewEvent<'static>> {
-    let mut metadata: Map<String, Value> =
-        event.metadata.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+fn metadata_of(event: &Event) -> Map<String, Value> {
+    event.metadata.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+}
+
+/// A copy of what a run has done, for the run `run_id`. `ids` are the new ids of the events, by which its calls and their
+/// requests for permission are named.
+fn copy_of_step(event: Event, ids: &HashMap<i64, i64>, run_id: &str) -> Result<NewEvent<'static>> {
+    let mut metadata = metadata_of(&event);
+    if metadata.contains_key("run_id") {
+        metadata.insert("run_id".into(), run_id.into());
+    }
     if let Some(id) = metadata.get("reply_to").and_then(Value::as_i64).and_then(|id| ids.get(&id)) {
         metadata.insert("reply_to".into(), (*id).into());
     }
@@ -128,9 +144,13 @@ fn copy_of_step(event: Event, ids: &HashMap<i64, i64>) -> Result<NewEvent<'stati
     if let Ok(Value::Object(mut object)) = serde_json::from_str(&content) {
         let named = object.get("call_id").and_then(Value::as_str).and_then(|id| renamed(id, ids));
         let is_renamed = named.map(|id| object.insert("call_id".into(), id.into())).is_some();
+        let asked = object.get("request_id").and_then(Value::as_str).and_then(|id| id.strip_prefix("perm_"));
+        let asked = asked.and_then(|call| renamed(call, ids));
+        let is_asked =
+            asked.map(|call| object.insert("request_id".into(), format!("perm_{call}").into())).is_some();
         // It was taken there.
         let is_counted = event.subtype.as_deref() == Some("model") && object.shift_remove("usage").is_some();
-        if is_renamed || is_counted {
+        if is_renamed || is_asked || is_counted {
             content = Value::Object(object).to_string();
         }
     }
@@ -141,8 +161,14 @@ fn copy_of_step(event: Event, ids: &HashMap<i64, i64>) -> Result<NewEvent<'stati
     Ok(copy)
 }
 
-/// The id of a call after its turn has got another id: `call_<event id>_<number>`.
-fn renamed(call_id: &str, ids: &HashMap<i64, i64>) -> Option<String> {
+/// The turn of a model that has made a call, and which of its calls it is: `call_<event id>_<number>`.
+fn turn_of(call_id: &str) -> Option<(i64, &str)> {
     let (turn, number) = call_id.strip_prefix("call_")?.split_once('_')?;
-    Some(format!("call_{}_{number}", ids.get(&turn.parse().ok()?)?))
+    Some((turn.parse().ok()?, number))
+}
+
+/// The id of a call after its turn has got another id.
+fn renamed(call_id: &str, ids: &HashMap<i64, i64>) -> Option<String> {
+    let (turn, number) = turn_of(call_id)?;
+    Some(format!("call_{}_{number}", ids.get(&turn)?))
 }

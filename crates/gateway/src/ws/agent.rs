@@ -1,5 +1,6 @@
 //! Sending messages.
 
+use serde_json::Value;
 use thread::Error;
 use thread::model::key::{IdempotencyKey, InvalidKey};
 use thread_conversation::Priority;
@@ -12,9 +13,12 @@ use super::commands::{self, Command, Parsed};
 use super::methods::{Effect, Handler};
 use super::sessions;
 use crate::agents::seating::Choice;
-use crate::http::attachments::{is_inline, store_inline};
+use crate::http::attachments::{inline_bytes, is_inline, store_inline};
 use crate::http::error::HttpError;
 use crate::session::write::{self, ClientMessage, SessionWriter};
+
+/// The most files that a message may have in it.
+const MOST_FILES: usize = 64;
 
 /// Metadata keys that the gateway sets itself.
 const RESERVED: &[&str] = &["run_id", "message_id", "client", "priority", "reply_to"];
@@ -52,6 +56,15 @@ impl Handler for method::Agent {
         if let Content::Parts(parts) = &mut content
             && parts.iter().any(is_inline)
         {
+            // What is refused makes no session.
+            let (files, others): (Vec<Value>, Vec<Value>) = parts.iter().cloned().partition(is_inline);
+            if files.len() > MOST_FILES {
+                let what = format!("there are {} files in it, and {MOST_FILES} are the most", files.len());
+                return Err(RequestError::BadParams(what));
+            }
+            files.iter().try_for_each(|part| inline_bytes(part).map(drop)).map_err(as_request_error)?;
+            let (storage, origins) = (&caller.gateway.storage, &caller.origins);
+            write::extract_attachments(storage, origins, Content::Parts(others), &mut metadata.clone())?;
             // The one to which the files belong.
             let owner = match session {
                 Some(session) => session,

@@ -6,6 +6,7 @@ import json
 import re
 import threading
 
+from answers import until
 from harness import Client, Gateway, run
 from looking import button, card, looking
 from page import ACP, NDJSON, Browser, expect, picture, plays
@@ -282,6 +283,18 @@ async def a_model_goes_on_from_any_step_as_a_variant():
             await tab.open(f"#/s/{session}")
             await tab.answer("Answer 3.").wait_for()
             client = await Client.connect(gateway)
+            # A message that names no run, as of another program, has another id in the copy, and its run another name.
+            pushed = (await client.request("sessions.new"))["sessionId"]
+            gateway.push(pushed, "look", kind="message", source="external:cron")
+            said = lambda session: [e["id"] for e in gateway.events(session) if e["type"] == "message" and e["source"] == "self"]
+            await until(lambda: said(pushed))
+            results = [e["id"] for e in gateway.events(pushed) if e["subtype"] == "toolresult"]
+            before = len(asked)
+            copied = (await client.request("sessions.fork", sessionId=pushed, step=results[0]))["sessionId"]
+            await until(lambda: said(copied))
+            assert asked[before:] == [1, 2], asked[before:]
+            [run] = {json.dumps(e["metadata"].get("run_id")) for e in gateway.events(copied) if e["subtype"] == "model"}
+            assert run != "null", run
             for params, why in ({"step": 1}, "is no result"), ({"step": 16}, "is no result"), ({"step": 7, "before": "x"}, "both"):
                 assert why in await client.refused("sessions.fork", sessionId=session, **params), params
     # A program keeps what it did to itself.

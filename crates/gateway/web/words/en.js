@@ -442,7 +442,7 @@ export default {
   half_of_those_runs_took_less: "Half of those runs took less",
   _95_of_100_of_them_took_less: "95 of 100 of them took less",
   done_in: "Done in",
-  when_nothing_would_wait_any_more_if_it: "When nothing would wait any more, if it goes on like this and nothing comes",
+  when_nothing_would_wait_any_more_if_it: "When nothing would wait any more, at this rate, if nothing new arrives",
   more_about_name: "More about {name}",
   // look/dead.js
   dead_letters: "Dead letters",

@@ -84,13 +84,17 @@ impl Interrupt {
 /// A value in words: the sentence for people that it has, or else all of it.
 fn words(value: &Value) -> String {
     match value {
+        Value::Null => String::new(),
         Value::String(text) => text.clone(),
         Value::Array(all) => all.iter().map(words).collect::<Vec<_>>().join("; "),
         Value::Object(all) => {
             let said = SAID.iter().find_map(|key| all.get(*key)?.as_str().filter(|text| !text.is_empty()));
             let pair =
                 |(key, value): (&String, &Value)| format!("{}: {}", key.replace('_', " "), words(value));
-            said.map_or_else(|| all.iter().map(pair).collect::<Vec<_>>().join(", "), str::to_owned)
+            said.map_or_else(
+                || all.iter().filter(|(_, value)| !value.is_null()).map(pair).collect::<Vec<_>>().join(", "),
+                str::to_owned,
+            )
         }
         other => other.to_string(),
     }
@@ -145,7 +149,10 @@ mod tests {
             json!([{ "action_request": { "action": "rm", "args": { "path": "a b", "all": true } } }]);
         assert_eq!(title(action.clone()), "action request: action: rm, args: path: a b, all: true");
         assert_eq!(asked(action.to_string().into()).1, action);
-        assert_eq!((title(Value::Null), title(json!({}))), ("null".to_owned(), "The agent asks".to_owned()));
+        assert_eq!(
+            (title(Value::Null), title(json!({}))),
+            ("The agent asks".to_owned(), "The agent asks".to_owned())
+        );
         assert_eq!(title(json!("x".repeat(1000))).len(), LONGEST_TITLE);
     }
 
