@@ -1,9 +1,9 @@
 //! Deleting old events that no consumer needs any more.
 //!
 //! Before an event is deleted, its line is in a sealed JSONL file that was synced. Unless forced, the event
-//! is neither held nor pending for any subscribed consumer: before each transaction that deletes events, prune looks whether
-//! there is another hold, and the transaction checks whether a consumer was subscribed or its cursor moved back in the
-//! meantime; if so, prune determines again how far it may go.
+//! is neither held nor pending for any subscribed consumer: before each transaction that deletes events, prune looks
+//! whether there is another hold, and the transaction checks whether a consumer was subscribed or its cursor moved back
+//! in the meantime; if so, prune determines again how far it may go.
 
 use std::time::Duration;
 

@@ -163,9 +163,12 @@ impl Queue {
     /// As [`Queue::apply_retention`].
     pub fn apply_retention_after_push(&mut self, last: i64, count: u64) -> Result<()> {
         // With a server, a pusher may lack the right to delete, and asking would take each push a round trip.
-        if !self.location().backend().has_database_file
-            || (Retention::of(&self.store.config()?).is_default() && !self.store.has_figures()?)
-            || State::stored(&self.files).is_some_and(|state| !state.is_overdue(last))
+        if !self.location().backend().has_database_file {
+            return Ok(());
+        }
+        let retention = Retention::of(&self.store.config()?);
+        if (retention.is_default() && !self.store.has_figures()?)
+            || State::stored(&self.files).is_some_and(|state| !state.is_overdue(&retention, last))
         {
             return Ok(());
         }
@@ -221,13 +224,20 @@ impl State {
         EVERY.checked_sub(Duration::from_secs(age)).filter(|left| is_same && has_few && !left.is_zero())
     }
 
-    /// Whether a pass has been due for so long that nobody seems to begin it, or to go on with it.
-    fn is_overdue(&self, newest: i64) -> bool {
+    /// Whether a pass has been due for so long that nobody seems to begin it, or to go on with it, or a setting has
+    /// changed since the last one.
+    fn is_overdue(&self, retention: &Retention, newest: i64) -> bool {
         let age = Utc::now().timestamp().saturating_sub(self.at);
-        age < 0
+        self.applied.as_deref() != Some(&*settings(retention))
+            || age < 0
             || age.unsigned_abs() >= 2 * EVERY.as_secs()
             || newest.abs_diff(self.newest) >= 2 * EVERY_EVENTS as u64
     }
+}
+
+/// The settings as they are compared.
+fn settings(retention: &Retention) -> String {
+    format!("{retention:?}")
 }
 
 /// Does a piece of a pass, if one is due.
@@ -241,7 +251,7 @@ fn step(queue: &mut Queue) -> Result<Step> {
     }
     let Some(lock) = Lock::try_take(&queue.files, STATE)? else { return Ok(Step::Done(LOOK_EVERY)) };
     let mut state = State::read(lock.file());
-    let config = format!("{retention:?}");
+    let config = settings(&retention);
     let newest = queue.store.newest()?;
     let done = match state.rest(&config, newest) {
         Some(left) => Ok(Step::Done(left)),

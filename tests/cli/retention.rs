@@ -426,3 +426,18 @@ fn what_is_held_stays_and_so_does_all_after_it() {
     assert_eq!(stored(&world), [8, 9, 10, 11, 13, 14]);
     assert_eq!(world.thread(["prune", "--keep", "1", "--force"]).quiet(), "5\n");
 }
+
+#[test]
+fn a_push_applies_a_setting_that_has_changed_since_the_last_pass() {
+    let world = World::with_thread();
+    world.off(["subscribe", "bot", "--no-handler"]).quiet();
+    // A pass ends: there are figures to merge.
+    for id in ["1", "2", "3"] {
+        world.off(["push", "--source", "self", "--type", "message", "x"]).quiet();
+        world.off(["ack", "bot", id]).quiet();
+    }
+    assert!(world.read("inbox/run/_retention").contains("events: None"));
+    world.off(["config", "retention.events", "1"]).quiet();
+    world.off(["push", "--source", "self", "--type", "message", "x"]).quiet();
+    assert_eq!(world.table_as_jsonl().len(), 1);
+}

@@ -33,11 +33,11 @@ impl Machine {
         self.world.path(name)
     }
 
-    /// The folder of its only thread, once it is there.
+    /// The folder of its only thread that has events, once it is there. Others were only looked for.
     pub fn base(&self) -> PathBuf {
         let find = || {
             let entries = fs::read_dir(self.path("state/thread")).ok()?.flatten();
-            entries.map(|entry| entry.path()).find(|path| path.is_dir())
+            entries.map(|entry| entry.path()).find(|path| path.join("logs/thread.log").exists())
         };
         wait_for("the folder of the thread", find)
     }
