@@ -459,7 +459,7 @@ def normal(text):
 async def whatever_is_edited_the_agent_has_the_conversation_that_is_shown():
     seed = int(os.environ.get("SEED", random.randrange(10**6)))
     dice = random.Random(seed)
-    rounds = int(os.environ.get("ROUNDS", 120))
+    rounds = int(os.environ.get("ROUNDS", 500 if os.environ.get("THREAD_FAULTS") == "long" else 60))
     with Gateway("--agent", f"{AGENT} 0", "--protocol", "ndjson") as gateway:
         api = client(gateway)
         chats = [[]]

@@ -1492,7 +1492,7 @@ async def traced(browser, tab, what):
     assert tasks[0] < (50 if LONG else 250), (what, tasks)
 
 
-COUNT = 50_000 if LONG else 5_000
+COUNT, CALLS, STREAMED = (50_000, 1000, 3999) if LONG else (3_000, 500, 1999)
 
 
 async def thousands_of_events_and_a_thousand_a_second_leave_the_page_usable():
@@ -1504,8 +1504,8 @@ async def thousands_of_events_and_a_thousand_a_second_leave_the_page_usable():
         about = await gateway.begun(client, session)
         # One paragraph without an end, then short ones.
         words = lambda n: f"word {n} *and* `more` " + ("\n\n" if n % 20 == 0 and n > COUNT // 2 else "")
-        events = [{"source": "self", "type": "record", "subtype": "token", "content": words(n), "metadata": about} for n in range(COUNT - 2000)]
-        for n in range(1000):
+        events = [{"source": "self", "type": "record", "subtype": "token", "content": words(n), "metadata": about} for n in range(COUNT - 2 * CALLS)]
+        for n in range(CALLS):
             call = {"call_id": f"c{n}", "name": "tool"}
             events.append({"source": "self", "type": "record", "subtype": "toolcall", "content": json.dumps({**call, "arguments": n}), "metadata": about})
             events.append({"source": "self", "type": "record", "subtype": "toolresult", "content": json.dumps({**call, "result": n}), "metadata": about})
@@ -1528,7 +1528,7 @@ async def thousands_of_events_and_a_thousand_a_second_leave_the_page_usable():
                 while await more.count():
                     await more.click()
                     await asyncio.sleep(0.2)
-            await expect(tab.locator(".tool")).to_have_count(1000)
+            await expect(tab.locator(".tool")).to_have_count(CALLS)
             # A long text is rendered bit by bit.
             await expect(tab.locator(".answer").first).to_contain_text("word 1 and more", timeout=10 * PATIENCE * 1000)
             box = tab.locator(".scroll")
@@ -1543,7 +1543,7 @@ async def thousands_of_events_and_a_thousand_a_second_leave_the_page_usable():
             async with traced(browser, tab, "1,000 tokens a second"):
                 await tab.keyboard.type(text, delay=20)
                 await expect(tab.locator("#message")).to_have_value(text)
-                await tab.answer("word3999").wait_for()
+                await tab.answer(f"word{STREAMED}").wait_for()
             assert await tab.answer("word59999").count() == 0, "it was over before all was typed"
 
 
@@ -1646,6 +1646,11 @@ async def the_page_is_small_and_there_at_once():
 AXE = os.environ.get("GATEWAY_AXE")
 
 
+# Each with each only in the long form.
+SIZES = [(1200, 800), (360, 700)]
+LOOKS = [(scheme, size) for scheme in ("light", "dark") for size in SIZES] if LONG else [("light", SIZES[0]), ("dark", SIZES[1])]
+
+
 async def axe_finds_nothing_serious():
     if not AXE:
         return print("SKIPPED: needs axe-core, of npm")
@@ -1669,7 +1674,7 @@ async def axe_finds_nothing_serious():
                 heavy = [(v["id"], v["impact"], [node["html"][:200] for node in v["nodes"]]) for v in found["violations"]
                          if v["impact"] in ("moderate", "serious", "critical")]
                 assert not heavy, (where, heavy)
-            for scheme, size in [(scheme, size) for scheme in ("light", "dark") for size in ((1200, 800), (360, 700))]:
+            for scheme, size in LOOKS:
                 stranger = await browser.tab(gateway, enter=False, color_scheme=scheme)
                 await stranger.open()
                 await stranger.get_by_label("Token").wait_for()

@@ -12,7 +12,7 @@ import uuid
 
 from harness import run
 from looking import button, card, enter, events, looking
-from page import AXE, HOSTILE, LONG, expect, traced
+from page import AXE, HOSTILE, LONG, LOOKS, expect, traced
 
 
 async def a_read_only_page_has_no_controls():
@@ -155,22 +155,22 @@ async def axe_finds_nothing_serious_in_queues():
     source = (pathlib.Path(AXE) / "node_modules/axe-core/axe.min.js").read_text()
     async with looking(thread=much) as (inbox, gateway, browser, _):
         await inbox.has_dead(4)
-        for scheme in "light", "dark":
-            for size in (1200, 800), (360, 700):
-                tab = await enter(browser, gateway, color_scheme=scheme, viewport=dict(zip(("width", "height"), size)))
-                await tab.evaluate(source)
-                async for where in each_place(tab, inbox):
-                    await tab.evaluate("document.querySelectorAll('details:not([open]) > summary').forEach((summary) => summary.click())")
-                    await asyncio.sleep(0.2)
-                    found = await tab.evaluate("axe.run(document, { resultTypes: ['violations'] })")
-                    heavy = [(v["id"], v["impact"], [node["html"][:200] for node in v["nodes"]]) for v in found["violations"]
-                             if v["impact"] in ("moderate", "serious", "critical")]
-                    assert not heavy, (where, scheme, size, heavy)
+        for scheme, size in LOOKS:
+            tab = await enter(browser, gateway, color_scheme=scheme, viewport=dict(zip(("width", "height"), size)))
+            await tab.evaluate(source)
+            async for where in each_place(tab, inbox):
+                await tab.evaluate("document.querySelectorAll('details:not([open]) > summary').forEach((summary) => summary.click())")
+                await asyncio.sleep(0.2)
+                found = await tab.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+                heavy = [(v["id"], v["impact"], [node["html"][:200] for node in v["nodes"]]) for v in found["violations"]
+                         if v["impact"] in ("moderate", "serious", "critical")]
+                assert not heavy, (where, scheme, size, heavy)
 
 
 async def no_text_of_a_thread_does_anything():
     whole = "\n\n".join(HOSTILE)
-    texts = [*HOSTILE, whole]
+    # Several in each event, and all of them in the last.
+    texts = [*("\n\n".join(HOSTILE[n:n + 6]) for n in range(0, len(HOSTILE), 6)), whole]
     # Text that a process may have as an argument or a name.
     safe = lambda text: text.replace("\0", "")
 
