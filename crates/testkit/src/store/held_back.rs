@@ -10,7 +10,7 @@ use thread::model::run::Options;
 use thread::model::subscription::NewSubscription;
 use thread::run::claims;
 use thread::run::settle::{self, Answer};
-use thread::store::Move;
+use thread::store::{Move, PruneRange, PruneStep};
 
 use super::conformance::{append, message, name, new_subscription};
 
@@ -35,6 +35,11 @@ enum Op {
     Reject(usize),
     /// Back, by so many events.
     Seek(i64),
+    /// Deletes so many of the events that come before all that are taken, whether they are finished or not.
+    Prune(i64),
+    /// Subscribes again, for another number of places and back, or with another key and back. What waits waits no longer;
+    /// with another key, nothing is taken any more.
+    Replace(bool),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -51,6 +56,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (place(), any::<bool>()).prop_map(|(place, long)| Op::NackByHand(place, long)),
         1 => place().prop_map(Op::Reject),
         1 => (1..300_i64).prop_map(Op::Seek),
+        1 => (1..150_i64).prop_map(Op::Prune),
+        1 => any::<bool>().prop_map(Op::Replace),
     ]
 }
 
@@ -103,15 +110,7 @@ pub fn the_oldest_of_each_key_is_taken(cases: u32, fresh: impl Fn() -> Option<Qu
     let ops = prop::collection::vec(op(), 1..40);
     proptest!(config, |(ops in ops, ahead in prop::sample::select(vec![200, 10_000]), filtered in any::<bool>())| {
         let Some(mut queue) = fresh() else { return Ok(()) };
-        let options = Options {
-            no_handler: true,
-            concurrency: Some(PLACES),
-            key: Some("nullif(content, '-')".to_owned()),
-            ahead,
-            ..Options::default()
-        };
-        let filter = filtered.then(|| "content <> 'skip'".to_owned());
-        queue.subscribe(&NewSubscription { options, filter, ..new_subscription("c") }).unwrap();
+        queue.subscribe(&subscription((ahead, filtered), PLACES)).unwrap();
         let mut model = Model::default();
         for op in ops {
             run(&mut queue, &op, &mut model, (ahead, filtered))?;
@@ -127,6 +126,18 @@ pub fn the_oldest_of_each_key_is_taken(cases: u32, fresh: impl Fn() -> Option<Qu
             taken.into_iter().for_each(|id| model.set(id, Is::Finished));
         }
     });
+}
+
+fn subscription((ahead, filtered): (u64, bool), places: u32) -> NewSubscription {
+    let options = Options {
+        no_handler: true,
+        concurrency: Some(places),
+        key: Some("nullif(content, '-')".to_owned()),
+        ahead,
+        ..Options::default()
+    };
+    let filter = filtered.then(|| "content <> 'skip'".to_owned());
+    NewSubscription { options, filter, ..new_subscription("c") }
 }
 
 fn take(
@@ -201,6 +212,36 @@ fn run(queue: &mut Queue, op: &Op, model: &mut Model, how: (u64, bool)) -> Resul
             queue.store().move_cursor(&consumer, to, Move::Seek).unwrap();
             for (id, (_, is)) in &mut model.all {
                 *is = if *id <= to { Is::Finished } else { Is::Free };
+            }
+        }
+        Op::Prune(count) => {
+            let first_taken = model.of(Is::Taken).first().copied().unwrap_or(i64::MAX);
+            let newest = queue.store().newest().unwrap();
+            let before = queue.store().first_after(0).unwrap().unwrap_or(newest);
+            let upto = (before + count - 1).min(first_taken - 1).min(newest);
+            let all = PruneRange {
+                after: 0,
+                upto,
+                subtype: None,
+                dead_letters: true,
+                seen: None,
+                dry_run: false,
+                time: LONG,
+            };
+            let done = queue.store().prune(&all).unwrap();
+            prop_assert!(matches!(done, PruneStep::Upto(reached, _) if reached >= upto), "{:?}", done);
+            model.all.retain(|id, _| *id > upto);
+        }
+        Op::Replace(has_other_key) => {
+            let key = Some("content".to_owned()).filter(|_| has_other_key);
+            for (places, key) in [(PLACES + 1, key), (PLACES, None)] {
+                let new = subscription(how, places);
+                let options = Options { key: key.or(new.options.key.clone()), ..new.options.clone() };
+                queue.subscribe(&NewSubscription { replace: true, options, ..new }).unwrap();
+            }
+            let ends = |is: Is| is == Is::Waiting || is == Is::Taken && has_other_key;
+            for (_, is) in model.all.values_mut().filter(|(_, is)| ends(*is)) {
+                *is = Is::Free;
             }
         }
     }
