@@ -22,27 +22,17 @@ class Run {
   async step(name, work) {
     const call = { args: ["step", ...this.#words, name, "--", "sh", "-c", STEP], result: (out) => out[0] };
     const child = start(this.thread.location, call);
-    const exited = new Promise((resolve, reject) => child.on("error", reject).on("close", resolve));
-    const printed = child.stdout.toArray();
-    child.stdin.on("error", () => {});
-    let stderr = "";
-    let error;
-    for await (const line of lines(child.stderr)) {
-      if (!line.startsWith("begun ")) {
-        stderr += `${line}\n`;
-        continue;
-      }
-      try {
-        child.stdin.write(`${JSON.stringify((await work(line.slice(6))) ?? null)}\n`);
-      } catch (caught) {
-        error = { caught };
-      }
+    const done = result(call, child);
+    const begun = () => /^begun (.*)\n/m.exec(child.errors);
+    await Promise.race([child.ended, new Promise((resolve) => child.stderr.on("data", () => begun() && resolve()))]);
+    try {
+      if (begun()) child.stdin.write(`${JSON.stringify((await work(begun()[1])) ?? null)}\n`);
+    } finally {
       // Without a line, the step has failed, and nothing is stored.
       child.stdin.end();
+      await done.catch(() => {});
     }
-    const exit = await exited;
-    if (error) throw error.caught;
-    return result(call, exit, Buffer.concat(await printed).toString(), stderr);
+    return done;
   }
 
   async sleep(name, length) {

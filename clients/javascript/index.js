@@ -61,21 +61,13 @@ export class Thread extends Handlers {
   }
 
   async *follow({ after, signal, ...which } = {}) {
-    signal?.throwIfAborted();
-    const child = start(this.location, { args: ["peek", "--follow", ...options({ lastEventId: after, ...which })] });
-    const end = () => child.kill();
-    signal?.addEventListener("abort", end);
-    let stderr = "";
-    child.stderr.setEncoding("utf8").on("data", (chunk) => (stderr += chunk));
-    const ended = new Promise((resolve, reject) => child.on("error", reject).on("close", resolve));
+    const args = ["peek", "--follow", ...options({ lastEventId: after, ...which })];
+    const child = start(this.location, { args }, signal);
     try {
       for await (const row of lines(child.stdout)) yield JSON.parse(row);
-      const exit = await ended;
-      signal?.throwIfAborted();
-      throw failure(stderr, exit);
+      throw failure(child, await child.ended);
     } finally {
-      signal?.removeEventListener("abort", end);
-      end();
+      child.kill();
     }
   }
 
@@ -161,17 +153,10 @@ export class Thread extends Handlers {
 
   async #begin() {
     const session = start(this.location, { args: ["session"] });
-    session.stdin.on("error", () => {});
-    let stderr = "";
-    session.stderr.setEncoding("utf8").on("data", (chunk) => (stderr += chunk));
-    const exited = new Promise((resolve, reject) => session.on("error", reject).on("close", resolve));
     const answers = lines(session.stdout);
-    const hello = await Promise.race([answers.next(), exited.then(() => ({ done: true }))]);
-    if (hello.done) {
-      const exit = await exited;
-      throw failure(stderr, exit);
-    }
-    this.location = JSON.parse(hello.value).thread;
+    const { value: hello } = await answers.next();
+    if (!hello) throw failure(session, await session.ended);
+    this.location = JSON.parse(hello).thread;
     this.#session = session;
     hold(session, false);
     this.#read(session, answers);

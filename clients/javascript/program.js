@@ -55,11 +55,20 @@ export function finish(call, { exit, out, notices = [], ...failure }) {
   return call.result(out);
 }
 
-/** Starts a process of its own for a call. */
-export function start(location, { args: [command, ...rest] }) {
+/** Starts a process of its own for a call, which a signal ends: `ended` is its exit code, and `errors` what it said on stderr. */
+export function start(location, { args: [command, ...rest] }, signal) {
+  signal?.throwIfAborted();
   const named = location ? [`--thread=${location}`] : [];
   // Away from the terminal, whose Ctrl-C is not for it.
-  return spawn(program(), [command, "--json", ...named, ...rest], { detached: true });
+  const child = spawn(program(), [command, "--json", ...named, ...rest], { detached: true, signal });
+  const ended = new Promise((resolve, reject) => {
+    child.on("close", resolve).on("error", (error) => reject(signal?.aborted ? signal.reason : error));
+  });
+  // Whoever waits for it gets the error.
+  ended.catch(() => {});
+  child.stdin.on("error", () => {});
+  child.stderr.setEncoding("utf8").on("data", (chunk) => (child.errors += chunk));
+  return Object.assign(child, { ended, errors: "" });
 }
 
 /** The whole lines of a stream. Not those of readline, which has other ideas of what ends a line. */
@@ -75,9 +84,18 @@ export async function* lines(stream) {
   }
 }
 
+/** The result of a process of its own, which has got what it reads. */
+export async function result(call, child) {
+  const out = [];
+  for await (const line of lines(child.stdout)) out.push(line);
+  const exit = await child.ended;
+  if (exit !== 0 && exit !== 75) throw failure(child, exit);
+  return finish(call, { exit, out: out.map((line) => JSON.parse(line)) });
+}
+
 /** The error of a process that has ended: the last line of its stderr. */
-export function failure(stderr, exit) {
-  const last = stderr.trim().split("\n").pop();
+export function failure(child, exit) {
+  const last = child.errors.trim().split("\n").pop();
   try {
     return errorOf(JSON.parse(last), exit);
   } catch {
@@ -85,28 +103,9 @@ export function failure(stderr, exit) {
   }
 }
 
-/** Collects what a process prints until it ends. */
-export async function ended(child) {
-  const read = async (stream) => Buffer.concat(await stream.toArray()).toString();
-  const closed = new Promise((resolve, reject) => child.on("error", reject).on("close", resolve));
-  const [exit, stdout, stderr] = await Promise.all([closed, read(child.stdout), read(child.stderr)]);
-  return { exit, stdout, stderr };
-}
-
-/** Runs a call that waits as a process of its own, which a signal ends. */
+/** Runs a call that waits. */
 export async function run(location, call, signal) {
-  signal?.throwIfAborted();
-  const child = start(location, call);
-  const end = () => child.kill();
-  signal?.addEventListener("abort", end);
-  child.stdin.on("error", () => {}).end(call.input ?? "");
-  const { exit, stdout, stderr } = await ended(child).finally(() => signal?.removeEventListener("abort", end));
-  signal?.throwIfAborted();
-  return result(call, exit, stdout, stderr);
-}
-
-/** The result of a process of its own. */
-export function result(call, exit, stdout, stderr) {
-  if (exit !== 0 && exit !== 75) throw failure(stderr, exit);
-  return finish(call, { exit, out: stdout.split("\n").filter(Boolean).map((line) => JSON.parse(line)) });
+  const child = start(location, call, signal);
+  child.stdin.end(call.input ?? "");
+  return result(call, child);
 }

@@ -207,6 +207,18 @@ class Sessions(WithThread):
             self.thread.push("x")
         self.assertGreater(self.thread.push("x"), 1)
 
+    @unittest.skipIf(ELSEWHERE, "folders are moved")
+    def test_a_session_that_cannot_be_replaced_is_an_error_each_time(self):
+        os.kill(self.thread._session.pid, signal.SIGKILL)
+        self.location.rename(self.folder / "away")
+        with self.assertRaises(errors.SessionEnded):
+            self.thread.push("x")
+        for _ in range(2):
+            with self.assertRaises(errors.NotAThread):
+                self.thread.push("x")
+        (self.folder / "away").rename(self.location)
+        self.assertEqual(self.thread.push("x"), 1)
+
     def test_threads_and_forks_share_it(self):
         pushing = [threading.Thread(target=lambda: [self.thread.push("x") for _ in range(10)]) for _ in range(4)]
         for one in pushing:
@@ -241,6 +253,11 @@ class Asyncio(WithThread):
                 async for event in first(thread.follow(52), 1):
                     await thread.reply(event.id, "yes")
                 self.assertEqual((await asking).content, "yes")
+                # More at once than asyncio has threads by default.
+                many = [asyncio.create_task(thread.ask(f"{n}?", subtype="many", timeout=PATIENCE)) for n in range(40)]
+                async for event in first(thread.follow(54, subtype="many"), len(many)):
+                    await thread.reply(event.id, event.content)
+                self.assertEqual([(await one).content for one in many], [f"{n}?" for n in range(40)])
                 waiting = asyncio.create_task(thread.ask("and now?"))
                 await asyncio.sleep(0.1)
                 waiting.cancel()

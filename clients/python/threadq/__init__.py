@@ -2,8 +2,7 @@
 
 from . import errors
 from .calls import Batch, Event
-from .client import AsyncThread, Thread
+from .client import AsyncThread, Run, Thread
 from .errors import Asleep, NotNow, Reject, ThreadError
-from .handlers import Run
 
 __all__ = ["AsyncThread", "Asleep", "Batch", "Event", "NotNow", "Reject", "Run", "Thread", "ThreadError", "errors"]

@@ -10,6 +10,7 @@ import sysconfig
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from subprocess import PIPE, Popen
 from typing import Any, Generic, TypedDict, TypeVar
 
 from .errors import Asleep, ThreadError, error_of
@@ -17,8 +18,8 @@ from .errors import Asleep, ThreadError, error_of
 T = TypeVar("T")
 #: ``"1h30m"``, seconds, or a timedelta.
 Duration = str | int | float | timedelta
-#: Warnings and notes of the program.
-log = logging.getLogger("threadq")
+#: Where a thread is: a directory, or ``postgres://…``.
+Location = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
@@ -67,36 +68,59 @@ HandlerOptions = TypedDict("HandlerOptions", {
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """A command, with what it reads from stdin, and how to read its result."""
+    """A command, with how to read its result and what it reads from stdin."""
 
     args: list[str]
     result: Callable[[list[Any]], T]
     input: str = ""
 
-    def request(self) -> bytes:
-        """The line for a session."""
-        return json.dumps({"args": self.args, "input": self.input}).encode() + b"\n"
+    def start(self, location: str | None, **more: Any) -> Popen[bytes]:
+        """Starts it as a process of its own, for ``finish``."""
+        command, *rest = self.args
+        words = [program(), command, "--json", *([f"--thread={location}"] if location else []), *rest]
+        return Popen(words, stdin=PIPE, stdout=PIPE, stderr=PIPE, **more)
 
-    def finish(self, answer: Mapping[str, Any]) -> T:
+    def finish(self, process: Popen[bytes], said: bytes = b"") -> T:
+        """The result of the process, which has said this on stderr so far. It never outlives this."""
+        with process:
+            try:
+                stdout, stderr = process.communicate(self.input.encode())
+            finally:
+                process.kill()
+        if process.returncode not in (0, 75):
+            raise failure(process, said + stderr)
+        return self.read({"exit": process.returncode, "out": [json.loads(line) for line in stdout.splitlines()]})
+
+    def read(self, answer: Mapping[str, Any]) -> T:
         """The result, from the answer of a session."""
         for line in answer.get("notices", ()):
-            log.log(logging.WARNING if line.startswith("Warning") else logging.INFO, line)
+            level = logging.WARNING if line.startswith("Warning") else logging.INFO
+            logging.getLogger("threadq").log(level, line)
         if answer["exit"] == 75:
             raise Asleep
         if answer["exit"]:
             raise error_of(answer, answer["exit"])
         return self.result(answer["out"])
 
-    def words(self, location: str | None) -> list[str]:
-        """The command line of a process of its own, for what waits."""
-        command, *rest = self.args
-        return [program(), command, "--json", *([f"--thread={location}"] if location else []), *rest]
 
-    def ended(self, exit: int, stdout: bytes, stderr: bytes) -> T:
-        """The result of a process of its own."""
-        if exit not in (0, 75):
-            raise failure(stderr, exit)
-        return self.finish({"exit": exit, "out": [json.loads(line) for line in stdout.splitlines()]})
+def call(command: str, result: Callable[[list[Any]], T], *words: object, input: str = "", **given: Any) -> Call[T]:
+    return Call([command, *options(given), "--", *map(str, words)], result, input)
+
+
+def event(command: str, result: Callable[[list[Any]], T], content: Any, *words: str, meta: Any = None,
+          **given: Any) -> Call[T]:
+    """A command that makes an event."""
+    given["metadata"] = None if meta is None else json.dumps(meta)
+    return Call([command, *words, "--content-file=-", *options(given, OF_EVENTS)], result, text(content))
+
+
+def failure(process: Popen[bytes], stderr: bytes) -> ThreadError:
+    """The error in the last line of what a process has written to stderr."""
+    exit = process.wait()
+    try:
+        return error_of(json.loads(stderr.splitlines()[-1]), exit)
+    except (IndexError, ValueError):
+        return error_of({"error": stderr.decode(errors="replace").strip() or f"thread ended with exit code {exit}"}, exit)
 
 
 def program() -> str:
@@ -106,21 +130,6 @@ def program() -> str:
         return found
     raise error_of({"code": "spawn_failed", "error": "the program 'thread' is not installed",
                     "suggestion": "install it, or set THREAD_PROGRAM to its path"})
-
-
-def failure(stderr: bytes, exit: int) -> ThreadError:
-    """The error in the last line of what a command has written to stderr."""
-    lines = stderr.decode(errors="replace").strip().splitlines()
-    try:
-        return error_of(json.loads(lines[-1]), exit)
-    except (IndexError, ValueError):
-        return error_of({"error": "\n".join(lines) or f"thread ended with exit code {exit}"}, exit)
-
-
-def duration(length: Duration) -> str:
-    if isinstance(length, timedelta):
-        length = length.total_seconds()
-    return length if isinstance(length, str) else f"{max(0, round(length * 1000))}ms"
 
 
 DURATIONS = {"expires", "timeout", "idle", "probe", "delay", "every", "claim", "wait"}
@@ -142,15 +151,14 @@ def options(given: Mapping[str, Any], renamed: Mapping[str, str] = RENAMED) -> l
     return words
 
 
-def call(command: str, result: Callable[[list[Any]], T], *words: object, input: str = "", **given: Any) -> Call[T]:
-    return Call([command, *options(given), "--", *map(str, words)], result, input)
+def duration(length: Duration) -> str:
+    if isinstance(length, timedelta):
+        length = length.total_seconds()
+    return length if isinstance(length, str) else f"{max(0, round(length * 1000))}ms"
 
 
-def event(command: str, result: Callable[[list[Any]], T], content: Any, *words: str, meta: Any = None,
-          **given: Any) -> Call[T]:
-    """A command that makes an event."""
-    given["metadata"] = None if meta is None else json.dumps(meta)
-    return Call([command, *words, "--content-file=-", *options(given, OF_EVENTS)], result, text(content))
+def text(content: Any) -> str:
+    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
 
 
 def line(event: Any) -> str:
@@ -158,10 +166,6 @@ def line(event: Any) -> str:
     event = event if isinstance(event, Mapping) and "content" in event else {"content": event}
     names = {"meta": "metadata", "key": "idempotency_key"}
     return json.dumps({names.get(name, name): text(value) if name == "content" else value for name, value in event.items()})
-
-
-def text(content: Any) -> str:
-    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
 
 
 def the(kind: Callable[[Any], T], name: str) -> Callable[[list[Any]], T]:

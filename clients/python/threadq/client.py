@@ -3,38 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import os
 import shlex
-import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, suppress
-from typing import Any, Concatenate, ParamSpec, TypeVar, TypeVarTuple, Unpack, cast
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from subprocess import Popen
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, cast
 
-from . import calls
-from .calls import CURSOR, STORED, Batch, Call, Duration, Event, EventOptions, HandlerOptions, Narrow, T
-from .calls import call, event, events, failure, the
-from .errors import UnknownConsumer
-from .handlers import STARTED_FOR, Answering
+from . import calls, errors
+from .calls import CURSOR, STORED, Batch, Call, Duration, Event, EventOptions, HandlerOptions, Location, Narrow, T
+from .calls import call, event, events, the
+from .errors import Asleep, NotNow, Reject
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
-Ts = TypeVarTuple("Ts")
-PIPE = subprocess.PIPE
+#: Names the handler, in the environment of a program that was started for it.
+STARTED_FOR = "THREADQ_HANDLER"
+#: A step: says that it begins, under which key, and then stores the line that it gets. Without one, it fails.
+STEP = 'echo "begun $THREAD_STEP_KEY" >&2; IFS= read -r result && printf "%s\\n" "$result"'
 
 
 class Thread(AbstractContextManager["Thread"]):
-    """A thread: a durable queue of events. Made by ``Thread.open`` and ``Thread.init``.
+    """A thread: a durable queue of events. Made by ``Thread.open`` and ``Thread.init``. It may be used by several threads
+    of the program, and is a context manager, which closes it."""
 
-    It may be used by several threads of the program, and is a context manager, which closes it.
-    """
+    _session: Popen[bytes] | None = None
 
-    _session: subprocess.Popen[bytes] | None = None
-
-    def __init__(self, location: str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, location: Location | None = None) -> None:
         #: Where it is, as an absolute path or location.
         self.location = "" if location is None else os.fspath(location)
         self._lock = threading.Lock()
@@ -42,14 +43,15 @@ class Thread(AbstractContextManager["Thread"]):
         self._start()
 
     @classmethod
-    def open(cls, location: str | os.PathLike[str] | None = None) -> Thread:
+    def open(cls, location: Location | None = None) -> Thread:
         """Opens a thread by its directory or location (``postgres://…``); by default, as ``thread`` finds it."""
         return cls(location)
 
     @classmethod
-    def init(cls, location: str | os.PathLike[str], *, if_missing: bool = False) -> Thread:
+    def init(cls, location: Location, *, if_missing: bool = False) -> Thread:
         """Makes a thread and opens it. With ``if_missing``, one that is there is opened."""
-        return cls(_run(None, call("init", the(str, "thread"), os.fspath(location), if_missing=if_missing)))
+        making = call("init", the(str, "thread"), os.fspath(location), if_missing=if_missing)
+        return cls(making.finish(making.start(None)))
 
     def push(self, content: Any, *, reply_to: int | None = None, **rest: Unpack[EventOptions]) -> int:
         """Stores an event and returns its id; it is on disk then. What is no text is stored as JSON."""
@@ -79,13 +81,11 @@ class Thread(AbstractContextManager["Thread"]):
 
     def follow(self, after: int | None = None, **which: Unpack[Narrow]) -> Iterator[Event]:
         """Events as they come, without end: those after an id, or only new ones."""
-        words = call("peek", events, follow=True, after=after, **which).words(self.location)
-        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=PIPE, stderr=PIPE) as process:
-            assert process.stdout and process.stderr
+        with call("peek", events, follow=True, after=after, **which).start(self.location) as process:
             try:
-                for line in process.stdout:
+                while line := process.stdout.readline():  # type: ignore[union-attr]
                     yield Event.of(json.loads(line))
-                raise failure(process.stderr.read(), process.wait())
+                raise calls.failure(process, process.stderr.read())  # type: ignore[union-attr]
             finally:
                 process.kill()
 
@@ -135,12 +135,10 @@ class Thread(AbstractContextManager["Thread"]):
         return self._do(Call(list(words), list, input))
 
     def handler(self, consumer: str, **given: Unpack[HandlerOptions]) -> Callable[[F], F]:
-        """Makes a function the handler of a consumer: it gets each event and, if it has two parameters, its ``Run``.
-
-        What it returns does not matter; the event is done then. What it raises is a failed attempt, except NotNow and
-        Reject. An ``async`` function gets up to ``batch_size`` (100) events at a time, any other one after the other;
-        with ``concurrency=N``, N processes of the program share the events.
-        """
+        """Makes a function the handler of a consumer: it gets each event and, if it has two parameters, its ``Run``. The
+        event is done when it returns. What it raises is a failed attempt, except NotNow and Reject. An ``async`` function
+        gets up to ``batch_size`` (100) events at a time, any other one after the other; with ``concurrency=N``, N processes
+        of the program share the events."""
         def register(function: F) -> F:
             self._handlers[consumer] = (function, given)
             return function
@@ -149,32 +147,31 @@ class Thread(AbstractContextManager["Thread"]):
     def run(self) -> None:
         """Subscribes the handlers: from then on, ``thread`` starts this program, with the same arguments, for their events.
         A program that was started so handles events here until there are no more, and ends: it never gets further."""
-        started_for = os.environ.pop(STARTED_FOR, None)
-        if started_for is None:
-            start = shlex.join([sys.executable, *sys.orig_argv[1:]])
-            for consumer, (_, given) in self._handlers.items():
-                command = f"{STARTED_FOR}={shlex.quote(consumer)} exec {start}"
-                self.subscribe(consumer, command, deliver="ndjson", replace=True, **given)
-        elif started_for in self._handlers:
-            Answering(self, started_for, self._handlers[started_for][0]).run()
+        if started_for := os.environ.pop(STARTED_FOR, None):
+            if started_for not in self._handlers:
+                raise errors.error_of({"code": "unknown_consumer", "suggestion": "unsubscribe it",
+                                       "error": f"this program has no handler for '{started_for}'"})
+            _answer(self, started_for, self._handlers[started_for][0])
             sys.exit()
-        else:
-            raise UnknownConsumer(f"this program has no handler for '{started_for}'", "unsubscribe it")
+        start = shlex.join([sys.executable, *sys.orig_argv[1:]])
+        for consumer, (_, given) in self._handlers.items():
+            command = f"{STARTED_FOR}={shlex.quote(consumer)} exec {start}"
+            self.subscribe(consumer, command, deliver="ndjson", replace=True, **given)
 
-    def close(self) -> None:
+    def close(self, *_: object) -> None:
         with self._lock:
             self._end()
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    __exit__ = close
 
     def __del__(self) -> None:
         self._end()
 
     def _wait(self, call: Call[T]) -> T:
-        return _run(self.location, call)
+        return call.finish(call.start(self.location))
 
     def _do(self, call: Call[T]) -> T:
+        request = json.dumps({"args": call.args, "input": call.input}).encode() + b"\n"
         with self._lock:
             # A fork has a session of its own.
             if self._session is None or self._owner != os.getpid():
@@ -182,7 +179,7 @@ class Thread(AbstractContextManager["Thread"]):
                 self._start()
             assert self._session and self._session.stdin and self._session.stdout
             try:
-                self._session.stdin.write(call.request())
+                self._session.stdin.write(request)
                 self._session.stdin.flush()
                 answer = json.loads(self._session.stdout.readline())
             except BaseException as error:
@@ -192,39 +189,105 @@ class Thread(AbstractContextManager["Thread"]):
                     raise
                 answer = {"exit": 1, "code": "session_ended", "error": "the session has ended",
                           "suggestion": "see whether it was done before you do it again"}
-        return call.finish(answer)
+        return call.read(answer)
 
     def _start(self) -> None:
         """Starts the process that serves the calls, away from the terminal, whose Ctrl-C is not for it."""
-        words = Call(["session"], events).words(self.location)
-        self._session = session = subprocess.Popen(words, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True)
-        self._owner = os.getpid()
-        assert session.stdout and session.stderr
-        if hello := session.stdout.readline():
-            self.location = json.loads(hello)["thread"]
-            return
-        stderr, exit = session.stderr.read(), session.wait()
-        self._end()
-        raise failure(stderr, exit)
+        session = Call(["session"], list).start(self.location, start_new_session=True)
+        if not (hello := session.stdout.readline()):  # type: ignore[union-attr]
+            raise calls.failure(session, session.communicate()[1])
+        self.location, self._session, self._owner = json.loads(hello)["thread"], session, os.getpid()
 
     def _end(self) -> None:
         session, self._session = self._session, None
         if session is None:
             return
-        for pipe in filter(None, (session.stdin, session.stdout, session.stderr)):
-            with suppress(BrokenPipeError):
-                pipe.close()
         if self._owner == os.getpid():
-            # A fork may have its stdin, too.
+            # A fork may have its stdin, too, so that closing that is not enough.
             session.terminate()
-            session.wait()
-        session.returncode = 0
+        else:
+            session.returncode = 0
+        with suppress(BrokenPipeError), session:
+            # Closes the pipes and waits.
+            pass
 
 
-def _run(location: str | None, call: Call[T]) -> T:
-    """Runs a call that waits as a process of its own."""
-    done = subprocess.run(call.words(location), input=call.input.encode(), capture_output=True)
-    return call.ended(done.returncode, done.stdout, done.stderr)
+@dataclass(frozen=True)
+class Run:
+    """One event at a handler, and what is stored for it."""
+
+    thread: Thread
+    consumer: str
+    event: Event
+
+    def step(self, name: str, function: Callable[[str], Any]) -> Any:
+        """Calls the function once for this event, however often the handler runs, and returns what it has returned,
+        which must be JSON. The function gets a key, the same each time, for what it calls in turn."""
+        call = Call(self._words("step", name, "--", "sh", "-c", STEP), lambda out: out[0])
+        # Without buffers, so that what follows these lines is left to be read.
+        with call.start(self.thread.location, bufsize=0, start_new_session=True) as process:
+            said = b""
+            while (line := process.stderr.readline()) and not line.startswith(b"begun "):  # type: ignore[union-attr]
+                said += line
+            if line:
+                result = json.dumps(function(line.split()[1].decode()))
+                call = replace(call, input=f"{result}\n")
+            return call.finish(process, said)
+
+    def sleep(self, name: str, length: Duration) -> None:
+        """Ends this run; the next one continues here after that time."""
+        self.thread.command(*self._words("sleep", name, calls.duration(length)))
+
+    def wait_for(self, name: str, *, timeout: Duration | None = None, **which: Unpack[Narrow]) -> Event | None:
+        """Ends this run, unless such an event has come; the next one continues here. None after the timeout."""
+        words = self._words("await", name, *calls.options({"timeout": timeout, **which}))
+        with suppress(errors.TimedOut):
+            return Event.of(self.thread.command(*words)[0])
+        return None
+
+    def _words(self, command: str, *words: str) -> list[str]:
+        return [command, f"--consumer={self.consumer}", f"--event={self.event.id}", *words]
+
+
+def _answer(thread: Thread, consumer: str, function: Callable[..., Any]) -> None:
+    """Answers the events on stdin, each by how the function ends."""
+    wants_run = len(inspect.signature(function).parameters) > 1
+    # What the handler prints must not be taken for an answer; thread adds it to the log.
+    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    os.dup2(2, 1)
+
+    @contextmanager
+    def answering(line: bytes) -> Iterator[list[Any]]:
+        event = Event.of(json.loads(line))
+        answer: dict[str, Any] = {"ack": event.id}
+        try:
+            yield [event, Run(thread, consumer, event)][:1 + wants_run]
+        except Reject as error:
+            answer = {"reject": event.id, "error": str(error)}
+        except NotNow as error:
+            delay = {"delay": calls.duration(error.delay)} if error.delay else {}
+            answer = {"nack": event.id, "attempt": False, "error": str(error), **delay}
+        except Asleep:
+            answer = {"nack": event.id, "attempt": False}
+        except Exception as error:
+            sys.excepthook(type(error), error, error.__traceback__)
+            answer = {"nack": event.id, "error": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(answer) + "\n")
+
+    async def handle(line: bytes) -> None:
+        with answering(line) as given:
+            await function(*given)
+
+    async def concurrently() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            while line := await asyncio.to_thread(sys.stdin.buffer.readline):
+                tasks.create_task(handle(line))
+
+    if inspect.iscoroutinefunction(function):
+        return asyncio.run(concurrently())
+    for line in sys.stdin.buffer:
+        with answering(line) as given:
+            function(*given)
 
 
 def _of(method: Callable[Concatenate[Thread, P], T]) -> Callable[Concatenate[AsyncThread, P], Awaitable[T]]:
@@ -233,22 +296,20 @@ def _of(method: Callable[Concatenate[Thread, P], T]) -> Callable[Concatenate[Asy
 
 
 class AsyncThread(AbstractAsyncContextManager["AsyncThread"]):
-    """A ``Thread`` for asyncio, with the same methods. Made by ``await AsyncThread.open(…)``.
-
-    Calls may overlap; they are done in the order in which they were made.
-    """
+    """A ``Thread`` for asyncio, with the same methods. Made by ``await AsyncThread.open(…)``. Calls may overlap; they are
+    done in the order in which they were made."""
 
     def __init__(self, thread: Thread) -> None:
         self.location, self._thread = thread.location, thread
-        # One thread of the program makes all calls, so that they keep their order.
-        self._caller = ThreadPoolExecutor(1)
+        # One thread of the program makes all calls, so that they keep their order. What waits has one each.
+        self._caller, self._waiters = ThreadPoolExecutor(1), ThreadPoolExecutor(sys.maxsize)
 
     @classmethod
-    async def open(cls, location: str | os.PathLike[str] | None = None) -> AsyncThread:
+    async def open(cls, location: Location | None = None) -> AsyncThread:
         return cls(await asyncio.to_thread(Thread.open, location))
 
     @classmethod
-    async def init(cls, location: str | os.PathLike[str], *, if_missing: bool = False) -> AsyncThread:
+    async def init(cls, location: Location, *, if_missing: bool = False) -> AsyncThread:
         return cls(await asyncio.to_thread(Thread.init, location, if_missing=if_missing))
 
     push, push_many, schedule, repeat = _of(Thread.push), _of(Thread.push_many), _of(Thread.schedule), _of(Thread.repeat)
@@ -257,38 +318,29 @@ class AsyncThread(AbstractAsyncContextManager["AsyncThread"]):
     ask, reply, command = _of(Thread.ask), _of(Thread.reply), _of(Thread.command)
 
     async def follow(self, after: int | None = None, **which: Unpack[Narrow]) -> AsyncIterator[Event]:
-        async with self._process(call("peek", events, follow=True, after=after, **which)) as process:
-            assert process.stdout and process.stderr
-            async for line in process.stdout:
-                yield Event.of(json.loads(line))
-            raise failure(await process.stderr.read(), await process.wait())
+        with call("peek", events, follow=True, after=after, **which).start(self.location) as process:
+            try:
+                while line := await self._in(self._waiters, process.stdout.readline):  # type: ignore[union-attr]
+                    yield Event.of(json.loads(line))
+                raise calls.failure(process, process.stderr.read())  # type: ignore[union-attr]
+            finally:
+                process.kill()
 
-    async def close(self) -> None:
-        await self._call(self._thread.close)
+    async def close(self, *_: object) -> None:
+        await self._in(self._caller, self._thread.close)
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def _call(self, function: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]) -> T:
-        # It is still done if the wait for it is cancelled.
-        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._caller, function, *args))
+    __aexit__ = close
 
     async def _do(self, call: Call[T]) -> T:
-        return await self._call(self._thread._do, call)
+        # It is still done if the wait for it is cancelled.
+        return await asyncio.shield(self._in(self._caller, lambda: self._thread._do(call)))
 
     async def _wait(self, call: Call[T]) -> T:
-        async with self._process(call) as process:
-            stdout, stderr = await process.communicate(call.input.encode())
-            return call.ended(process.returncode or 0, stdout, stderr)
-
-    @asynccontextmanager
-    async def _process(self, call: Call[T]) -> AsyncIterator[asyncio.subprocess.Process]:
-        """A process of its own, for a call that waits; it ends with the call. Its lines may have any length."""
-        words = call.words(self.location)
-        process = await asyncio.create_subprocess_exec(*words, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=1 << 31)
+        process = call.start(self.location)
         try:
-            yield process
+            return await self._in(self._waiters, lambda: call.finish(process))
         finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+            process.kill()
+
+    def _in(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(pool, work)
