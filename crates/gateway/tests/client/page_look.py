@@ -367,7 +367,7 @@ async def old_events_that_nobody_takes_are_flagged():
         await expect(tab.locator(".verdict")).to_have_text("nothing was taken by 1 consumer.")
         await tab.open("#/look")
         await expect(tab.locator(".verdict")).to_have_text("1 thread needs attention.")
-        await expect(tab.locator(".attention")).to_contain_text("nothing was taken by reader for 15m")
+        await expect(tab.locator(".attention")).to_have_text("reader: unattended (2 events pending, and not taken for 15m)")
         inbox.do("ack", "--consumer", "reader", "1")
         await expect(tab.locator(".verdict")).to_have_text("Nothing is wrong.")
 

@@ -79,7 +79,7 @@ async def a_stalled_consumer_is_found_and_resumed():
             again = look.until_consumer("inbox", "mailer", lambda found: found["state"] == "stalled" and found["runs_failed"] == failed)
             assert again["since"] == one["since"] < again["last_run"]["ended_at"]
         entry = look.until(lambda answer: answer["threads"][0]["consumers"]["stalled"])["threads"][0]
-        assert "mailer is stalled: out of attempts" in entry["attention"] and "1 dead letter" in entry["attention"]
+        assert "mailer: stalled (out of attempts" in entry["attention"] and "dead (1 event" in entry["attention"]
         assert entry["oldest_pending_at"] == one["oldest_pending_at"]
 
         (queues.dir / "priced").touch()
