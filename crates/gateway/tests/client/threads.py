@@ -318,6 +318,12 @@ async def a_run_has_its_output_and_an_event_what_became_of_it():
             seen += [(run["started_at"], run["id"]) for run in part["runs"]]
             before = {"before": part["next_before"]} if "next_before" in part else None
         assert len(set(seen)) == 7 and seen == sorted(seen, reverse=True)
+        # Those of a time, also if they began before it.
+        ids = lambda **which: [run["id"] for run in look.get("/inbox/consumers/worker/runs", **which)["runs"]]
+        ended = look.until(lambda answer: all("ended_at" in run for run in answer["runs"]), "/inbox/consumers/worker/runs")["runs"]
+        last = ended[2]["ended_at"]
+        assert ids(**{"from": last}) == [run["id"] for run in ended if run["ended_at"] >= last]
+        look.refused(400, "/inbox/consumers/worker/runs", **{"from": "yesterday"})
 
 
 @with_httpx
