@@ -1,5 +1,6 @@
 //! What a thread holds and the state of its consumers, as `thread info` and other programs show them.
 
+mod problems;
 mod singly;
 mod state;
 mod workers;
@@ -12,6 +13,8 @@ use rustix::fs::FileType;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
+pub use self::problems::Problem;
+pub(crate) use self::problems::events_text;
 pub use self::singly::{InHand, WaitingEvent};
 pub use self::state::{ConsumerState, Namespace, Worker};
 pub use self::workers::{EventHandler, Kind, RunUnderWay, event_handlers};
@@ -157,13 +160,7 @@ impl Report {
         let subscriptions =
             subscriptions.into_iter().map(|one| ConsumerStatus::of(queue, one, limits, progress));
         let mut subscriptions: Vec<ConsumerStatus> = subscriptions.collect::<Result<_>>()?;
-        for counted in queue.store.figures((Utc::now() - LAST_HOUR).timestamp())? {
-            let is_its =
-                |one: &&mut ConsumerStatus| Some(&one.subscription.consumer) == counted.consumer.as_ref();
-            if let Some(one) = subscriptions.iter_mut().find(is_its) {
-                one.last_hour += &counted.figures;
-            }
-        }
+        ConsumerStatus::count_last_hour(queue, &mut subscriptions)?;
         Ok(Report {
             moved_to,
             import_unfinished,
@@ -288,7 +285,7 @@ pub struct ConsumerStatus {
     pub in_hand: Option<InHand>,
     /// Because of its oldest pending event, the thread keeps much more than it is to keep.
     pub holds_retention: bool,
-    /// What it has done in the last sixty minutes; counted only for a [`Report`].
+    /// What it has done in the last sixty minutes; see [`count_last_hour`](ConsumerStatus::count_last_hour).
     pub last_hour: Figures,
     pub settings: Settings,
 }
@@ -425,6 +422,22 @@ impl ConsumerStatus {
             last_hour,
             settings,
         })
+    }
+
+    /// Fills in what they have done in the last hour.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub fn count_last_hour(queue: &mut Queue, all: &mut [ConsumerStatus]) -> Result<()> {
+        for counted in queue.store.figures((Utc::now() - LAST_HOUR).timestamp())? {
+            let is_its =
+                |one: &&mut ConsumerStatus| Some(&one.subscription.consumer) == counted.consumer.as_ref();
+            if let Some(one) = all.iter_mut().find(is_its) {
+                one.last_hour += &counted.figures;
+            }
+        }
+        Ok(())
     }
 
     /// When the oldest pending event was stored. `None` if nothing is pending.

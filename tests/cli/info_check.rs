@@ -76,6 +76,23 @@ fn a_consumer_that_makes_no_progress_is_reported() {
 }
 
 #[test]
+fn a_consumer_that_only_fails_is_reported_before_it_is_given_up() {
+    let world = World::with_thread();
+    let options = ["--deliver", "stdin", "--backoff", "10ms,10ms,1h", "--max-attempts", "9"];
+    world.subscribe("broken", "! grep bad", &options);
+    world.push("bad");
+    wait_until("three attempts", || world.consumer("broken")["last_hour"]["failed"] == 3);
+    assert_says(&world, &[], "broken: failing (3 attempts failed in the last hour, and none succeeded)\n");
+    // Among others that succeed, it only waits.
+    world.thread(["stop", "--consumer", "broken", "--skip"]).quiet();
+    world.push("good");
+    world.wait_until_quiet();
+    world.push("bad");
+    wait_until("three more attempts", || world.consumer("broken")["last_hour"]["failed"] == 6);
+    assert_eq!(check(&world, &[]), None);
+}
+
+#[test]
 fn a_consumer_that_does_not_keep_up_is_reported() {
     let world = World::with_thread();
     world.idle_consumer("reader", "");

@@ -483,6 +483,7 @@ scenarios! {
         words_are_searched_for_in_the_contents
         old_events_that_nobody_takes_are_flagged
         what_is_to_come_is_shown
+        who_sees_nothing_reads_what_this_is_for_and_what_to_do
         the_steps_of_a_handler_are_shown_and_forgotten
         what_is_typed_stays_while_the_thread_cannot_be_read
         runs_of_one_second_are_told_apart

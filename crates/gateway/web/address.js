@@ -2,7 +2,8 @@
 // #/s/<session>/<seq>?find=<text> for an event in it with a marked text, #/s/<session>/<seq>/edit for a changed copy of a
 // message, and #/s/<session>?trace=<seq> with what became of a message beside it.
 // Queues: #/look the threads, #/look/<thread>, and in a thread: /events?filter=…, /events/<id>, /events/<id>/trace,
-// /dead?consumer=…, /push, /c/<consumer>, and /c/<consumer>/<run>.
+// /dead?consumer=…, /push, /c/<consumer>, and /c/<consumer>/<run>. What its charts show is kept from the thread to a
+// consumer and its runs, and back: ?span=…&from=…&to=…, and in the thread &consumer=….
 
 const PAGES = { events: "events", dead: "dead", push: "push" };
 
@@ -57,8 +58,16 @@ export function eventsAddress(thread, { filter, event } = {}) {
   return look(thread, "events", ...(event ? [event] : [])) + search({ filter });
 }
 
-/** The runs of a consumer: those with an `outcome`, the `longest` first, or those that began between `from` and `to`. */
+/** A thread with what its charts show: how far back (`span`), a `consumer`, and the part of the time `from` `to`. */
+export function chartsAddress(thread, { span, consumer, from, to } = {}) {
+  return look(thread) + search(span || from ? { span, consumer, from, to } : {});
+}
+
+/** The runs of a consumer: those with an `outcome`, the `longest` first, or those between `from` and `to`. */
 export const runsAddress = (thread, consumer, params) => look(thread, "c", consumer) + search(params);
+
+/** A run, from a list of runs that `params` say. */
+export const runAddress = (thread, consumer, run, params) => look(thread, "c", consumer, run) + search(params);
 
 /** What became of an event. */
 export const traceAddress = (thread, event) => look(thread, "events", event, "trace");
@@ -75,7 +84,8 @@ export function above(route) {
   if (route.edits || route.trace) return sessionAddress(route.session);
   if (route.view !== "look") return null;
   const { page, thread, consumer, event, params } = route;
-  if (page === "run") return look(thread, "c", consumer);
+  if (page === "run") return runsAddress(thread, consumer, params);
+  if (page === "consumer") return chartsAddress(thread, { ...params, consumer });
   if (page === "trace") return eventsAddress(thread, { event });
   if (page === "events" && event) return eventsAddress(thread, params);
   return page === "thread" || page === "threads" ? look() : look(thread);

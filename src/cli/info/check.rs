@@ -9,18 +9,13 @@ use crate::cli::number::{count, limit};
 use crate::cli::output::{self, plain};
 use crate::error::Code;
 use crate::failure::{Result, failed};
-use crate::maintenance::report::{
-    ConsumerState, ConsumerStatus, HOLDS_RETENTION, Report, SCHEDULED_UNATTENDED,
-};
+use crate::maintenance::report::{ConsumerStatus, Problem, Report, SCHEDULED_UNATTENDED, events_text};
 use crate::model::duration;
 use crate::model::location::Location;
 use crate::model::time::Time;
-use crate::pending::{self, Counted};
+use crate::pending;
 use crate::queue::Queue;
 use crate::store::ScanRange;
-
-/// Without --max-age: how long an event may be pending with nothing running or waiting.
-const UNATTENDED: Duration = Duration::from_secs(60);
 
 /// Numbers of pending events are exact up to this one.
 const COUNTED: u64 = 10_000;
@@ -29,10 +24,11 @@ const COUNTED: u64 = 10_000;
 pub struct CheckArgs {
     /// Print only a line for each consumer that needs attention; exit 1 if there is one
     ///
-    /// A consumer needs attention if it is stalled or paused, has dead letters, has a filter that failed on events,
-    /// has had something pending for a minute with nothing running or waiting (without a handler, if nothing was
-    /// taken for five minutes), keeps the thread from deleting what it is not to keep any more (see `thread
-    /// config`), or exceeds one of the limits below.
+    /// A consumer needs attention if it is stalled or paused, has dead letters, is at work and has failed at least
+    /// three times in the last hour while nothing succeeded, has a filter that failed on events, has had something
+    /// pending for a minute with nothing running or waiting (without a handler, if nothing was taken for five
+    /// minutes), keeps the thread from deleting what it is not to keep any more (see `thread config`), or exceeds
+    /// one of the limits below.
     #[arg(long)]
     pub check: bool,
     /// With --check: the most events that may be pending for a consumer
@@ -61,9 +57,6 @@ fn rate(text: &str) -> std::result::Result<Rate, String> {
     });
     parsed.ok_or_else(|| format!("'{text}' is not a rate such as 90/s, 600/m, 1000/h or 5/10s"))
 }
-
-/// A reason why a consumer needs attention: a word for programs, and details.
-pub type Problem = (&'static str, String);
 
 impl CheckArgs {
     /// How many pending events have to be counted.
@@ -119,64 +112,24 @@ impl CheckArgs {
 
     /// Why a consumer needs attention.
     pub fn problems(&self, queue: &mut Queue, consumer: &ConsumerStatus, now: Time) -> Result<Vec<Problem>> {
-        let s = &consumer.subscription;
-        let mut problems = Vec::new();
-        let mut report = |word, about: String| problems.push((word, about));
-        if let ConsumerState::Stalled { reason, .. } = &consumer.state {
-            report("stalled", reason.clone().unwrap_or_default());
-        }
-        if s.state.paused {
-            report("paused", String::new());
-        }
-        let age = consumer.oldest_age(now).unwrap_or_default();
-        let pending = match consumer.pending {
-            Counted { events: count, at_least: true } => format!("at least {}", events(count)),
-            Counted { events: count, .. } => events(count),
-        };
+        let mut problems = consumer.problems(now);
+        let (age, pending) = (consumer.oldest_age(now).unwrap_or_default(), consumer.pending_text());
         if let Some(most) = self.max_pending.filter(|&most| consumer.pending.events > most) {
-            report("behind", format!("{pending} pending, more than {most}"));
+            problems.push(("behind", format!("{pending} pending, more than {most}")));
         }
-        if let Some(most) = self.max_age.filter(|&most| age > most) {
-            let most = duration::format(most);
-            report(
-                "old",
-                format!("the oldest pending event is {} old, more than {most}", duration::rough(age)),
-            );
-        }
-        let unattended =
-            (s.has_handler() && consumer.state == ConsumerState::Idle) || consumer.is_unattended();
-        if unattended && self.max_age.is_none() && age > UNATTENDED {
-            let age = duration::rough(age);
-            report(
-                "unattended",
-                format!("{pending} pending for {age}, and nothing is running it or waiting to retry it"),
-            );
-        }
-        if let Some(since) = consumer.untaken_since(now).filter(|_| self.max_age.is_none()) {
-            let age = duration::rough((now - since).to_std().unwrap_or_default());
-            report("unattended", format!("{pending} pending, and not taken for {age}"));
-        }
-        if consumer.holds_retention {
-            report("retention", HOLDS_RETENTION.to_owned());
-        }
-        if s.dead > 0 {
-            report("dead", format!("{}, see `thread dead list`", events(s.dead.unsigned_abs())));
-        }
-        if s.filter_errors > 0 {
-            let (failed, last) = (events(s.filter_errors.unsigned_abs()), s.filter_error_id);
-            let what = match (s.filter_text(), &s.options.key) {
-                (None, Some(_)) => "the key",
-                (Some(_), Some(_)) => "it or the key",
-                (_, None) => "it",
-            };
-            let details = format!("{what} failed on {failed}, the last of them {last}; thread.log says why");
-            report("filter", details);
+        if let Some(most) = self.max_age {
+            problems.retain(|(word, _)| *word != "unattended");
+            if age > most {
+                let (age, most) = (duration::rough(age), duration::format(most));
+                problems.push(("old", format!("the oldest pending event is {age} old, more than {most}")));
+            }
         }
         if let Some(rate) = self.max_rate
             && has_more(queue, consumer, rate, now)?
         {
             let during = duration::format(rate.during);
-            report("rate", format!("more than {} came in the last {during}", events(rate.events)));
+            problems
+                .push(("rate", format!("more than {} came in the last {during}", events_text(rate.events))));
         }
         Ok(problems)
     }
@@ -206,10 +159,6 @@ pub fn result(needing: Needing) -> Result<()> {
         (n, _) => format!("{n} consumers need attention"),
     };
     failed(Code::Unhealthy, what, "see `thread info` and `thread logs`")
-}
-
-fn events(count: u64) -> String {
-    if count == 1 { "1 event".to_owned() } else { format!("{count} events") }
 }
 
 /// Whether a consumer was sent events at more than this rate, up to now.

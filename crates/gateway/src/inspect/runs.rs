@@ -115,6 +115,8 @@ fn check_known(queue: &mut Queue, id: &ConsumerId) -> Result<Option<Subscription
 pub struct Which {
     /// Only those that began before, in microseconds.
     pub before: Option<i64>,
+    /// Only those that ended then or later, or are under way.
+    pub from: Option<Time>,
     /// Only those that ended so, or are under way.
     pub outcome: Option<Outcome>,
     /// Those that took longest, of all that there are; else the newest.
@@ -127,11 +129,12 @@ pub struct Which {
 ///
 /// There is no such consumer; errors of the thread.
 pub fn page(queue: &mut Queue, consumer: &ConsumerId, which: Which, limit: usize) -> Result<RunPage> {
-    let Which { before, outcome, longest } = which;
+    let Which { before, from, outcome, longest } = which;
     let subscription = check_known(queue, consumer)?;
     let now = subscription.and_then(|subscription| under_way(queue, &subscription)).map(|(run, _)| run);
     let past = queue.runs(consumer, RUNS_KEPT)?;
-    let all = now.into_iter().chain(past.iter().rev().map(ended));
+    let past = past.iter().rev().filter(|run| from.is_none_or(|from| run.ended >= from));
+    let all = now.into_iter().chain(past.map(ended));
     let is_before = |run: &Run| before.is_none_or(|before| run.id.parse().is_ok_and(|id: i64| id < before));
     let is_meant = |run: &Run| is_before(run) && outcome.is_none_or(|outcome| run.outcome == outcome);
     let mut runs: Vec<Run> =

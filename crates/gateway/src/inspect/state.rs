@@ -8,7 +8,6 @@ use thread::files::Files;
 use thread::maintenance::report::{
     ConsumerState, ConsumerStatus, DiskUsage, EventRange, InHand as Found, Limits, Namespace, Worker,
 };
-use thread::model::duration;
 use thread::model::run::{Deliver, RUNS_KEPT, Run, RunResult, UNLIMITED};
 use thread::model::subscription::{ConsumerId, Subscription};
 use thread::model::time::{self, Time};
@@ -17,7 +16,8 @@ use thread_conversation::CONSUMER;
 use thread_sessions::Result;
 
 use super::dto::{
-    Consumer, ConsumerCounts, Figures, InHand, LastRun, RunUnderWay, Settings, State, Summary, Thread, ToCome,
+    Consumer, ConsumerCounts, Figures, InHand, LastRun, Problem, RunUnderWay, Settings, State, Summary,
+    Thread, ToCome,
 };
 use super::rate::Rate;
 use super::threads::{Target, ThreadId};
@@ -97,6 +97,10 @@ fn look(queue: &mut Queue, rate: &mut Rate, until: Instant, count: CountLimits) 
     for subscription in queue.subscriptions()? {
         statuses.push(ConsumerStatus::of(queue, subscription, limits, &|_| Box::new(|_| {}))?);
     }
+    // It is of use only for those that work.
+    if statuses.iter().any(|one| one.state != ConsumerState::Idle || one.in_hand.is_some()) {
+        ConsumerStatus::count_last_hour(queue, &mut statuses)?;
+    }
     let counted = |state| statuses.iter().filter(|one| State::of(&one.state) == state).count() as u64;
     let consumers = ConsumerCounts {
         total: statuses.len() as u64,
@@ -125,28 +129,18 @@ fn look(queue: &mut Queue, rate: &mut Rate, until: Instant, count: CountLimits) 
     Ok(Looked { figures, statuses, is_moving, range })
 }
 
-/// Why a thread needs attention.
+/// Why a thread needs attention, in the words of `thread info --check`.
 fn attention(statuses: &[ConsumerStatus], now: Time) -> Option<String> {
-    let mut reasons = Vec::new();
+    let mut reasons: Vec<String> = Vec::new();
     for one in statuses {
-        let name = &one.subscription.consumer;
-        match &one.state {
-            ConsumerState::Stalled { reason: Some(why), .. } => {
-                reasons.push(format!("{name} is stalled: {why}"));
-            }
-            ConsumerState::Stalled { reason: None, .. } => reasons.push(format!("{name} is stalled")),
-            _ if one.is_unattended() => reasons.push(format!("{name} was interrupted")),
-            _ => {}
+        let described = one.problems(now).into_iter().map(|(word, about)| match about.as_str() {
+            "" => word.to_owned(),
+            about => format!("{word} ({about})"),
+        });
+        let described: Vec<String> = described.collect();
+        if !described.is_empty() {
+            reasons.push(format!("{}: {}", one.subscription.consumer, described.join(", ")));
         }
-    }
-    for one in statuses.iter().filter(|one| one.subscription.dead > 0) {
-        let (dead, name) = (one.subscription.dead, &one.subscription.consumer);
-        reasons.push(format!("{dead} dead letter{} of {name}", if dead == 1 { "" } else { "s" }));
-    }
-    for one in statuses {
-        let Some(since) = one.untaken_since(now) else { continue };
-        let age = duration::rough((now - since).to_std().unwrap_or_default());
-        reasons.push(format!("nothing was taken by {} for {age}", one.subscription.consumer));
     }
     let more = reasons.len().saturating_sub(NAMED);
     reasons.truncate(NAMED);
@@ -250,8 +244,9 @@ pub fn consumer(queue: &mut Queue, id: &ConsumerId) -> Result<Consumer> {
     let now = Instant::now();
     let count = CountLimits { most: MOST_PENDING, until: Some(now + LOOK + COUNT_FOR) };
     let limits = Limits { look_until: Some(now + LOOK), count, gapless };
-    let status = ConsumerStatus::of(queue, subscription, limits, &|_| Box::new(|_| {}))?;
-    consumer_form(queue, &status)
+    let mut all = [ConsumerStatus::of(queue, subscription, limits, &|_| Box::new(|_| {}))?];
+    ConsumerStatus::count_last_hour(queue, &mut all)?;
+    consumer_form(queue, &all[0])
 }
 
 fn consumer_form(queue: &mut Queue, status: &ConsumerStatus) -> Result<Consumer> {
@@ -315,8 +310,14 @@ fn consumer_form(queue: &mut Queue, status: &ConsumerStatus) -> Result<Consumer>
         recent: series::recent(last_runs, s),
         in_hand: status.in_hand.as_ref().map(in_hand),
         notes: status.notes(),
+        problems: problems(status),
         settings: settings(queue.files(), s),
     })
+}
+
+fn problems(status: &ConsumerStatus) -> Vec<Problem> {
+    let all = status.problems(Utc::now()).into_iter();
+    all.map(|(check, problem)| Problem { check: check.to_owned(), problem }).collect()
 }
 
 fn in_hand(found: &Found) -> InHand {

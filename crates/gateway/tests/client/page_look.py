@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import uuid
 
-from harness import THREAD, run
+from harness import THREAD, Gateway, run
 from looking import button, card, enter, events, looking
 from page import expect, picture
 
@@ -25,7 +25,7 @@ async def what_is_wrong_is_said_first_and_can_be_mended():
         inbox.subscribe("mailer", command, "--max-attempts", "1")
         inbox.push("anvil")
         await inbox.until("mailer", lambda found: found["state"] == "stalled")
-        await expect(tab.locator(".verdict")).to_have_text("1 consumer has stalled.")
+        await expect(tab.locator(".verdict")).to_have_text("1 consumer needs attention: mailer.")
         # Errors come first, with their reason.
         await expect(tab.locator(".consumer h2")).to_have_text(["mailer", "archive"])
         mailer = card(tab, "mailer")
@@ -137,12 +137,25 @@ async def dead_letters_are_retried_and_discarded_one_some_or_all():
         await button(tab, "Retry these 3", reasons.first).click()
         await expect(reasons).to_have_count(3)
         await inbox.has_dead(4)
+        await expect(tab.locator(".plain-list .came-of")).to_contain_text("all 3 ran, and succeeded")
         # One that fails again stays.
         letter = lambda item: tab.locator(".letters li", has_text=item)
         await button(tab, "Retry", letter("saw")).click()
         await inbox.until("seller", lambda found: found["runs_failed"] + found["runs_succeeded"] >= 11 and found["state"] == "idle")
         await expect(letter("saw")).to_contain_text("2 attempts")
         await expect(letter("saw").locator(".came-of")).to_contain_text("failed again: exit 1: no price for saw")
+        # One that succeeds is seen as done, until the page is opened again.
+        with (inbox.dir / "prices").open("a") as prices:
+            prices.write("nail costs 2\n")
+        await button(tab, "Retry", letter("nail")).click()
+        await expect(letter("nail").locator(".done .came-of")).to_contain_text("it ran, and succeeded")
+        await expect(button(tab, "Retry", letter("nail"))).to_have_count(0)
+        await letter("nail").get_by_role("link", name="The run").click()
+        await expect(tab.locator(".verdict")).to_contain_text("It succeeded")
+        await tab.page.go_back()
+        await expect(letter("nail")).to_have_count(0)
+        inbox.push("nut")
+        await expect(letter("nut")).to_have_count(1)
         # The results of several retries are shown below their buttons, which do not move.
         ropes = reasons.filter(has_text="rope")
         places = [await button(tab, name, ropes).bounding_box() for name in ("Retry these 2", "Discard these 2 …")]
@@ -169,7 +182,7 @@ async def dead_letters_are_retried_and_discarded_one_some_or_all():
         await button(tab, "Discard 2 of seller …").click()
         await button(tab, "Discard").click()
         await expect(tab.locator(".letters > li")).to_have_count(2)
-        assert inbox.info("seller")["dead"] == 2 and json.loads(inbox.do("info", "--json"))["event_count"] == 7
+        assert inbox.info("seller")["dead"] == 2 and json.loads(inbox.do("info", "--json"))["event_count"] == 8
         # The command next to it does the same.
         await button(tab, "Discard this one …", reasons.first).click()
         await tab.locator("dialog").get_by_text("As a command").click()
@@ -364,10 +377,10 @@ async def old_events_that_nobody_takes_are_flagged():
         with contextlib.closing(sqlite3.connect(inbox.path / "events.db", isolation_level=None)) as db:
             db.execute("UPDATE events SET created_at = ?", [stored(15)])
         await expect(reader.locator(".why")).to_contain_text("not taken for 15 min")
-        await expect(tab.locator(".verdict")).to_have_text("nothing was taken by 1 consumer.")
+        await expect(tab.locator(".verdict")).to_have_text("1 consumer needs attention: reader.")
         await tab.open("#/look")
         await expect(tab.locator(".verdict")).to_have_text("1 thread needs attention.")
-        await expect(tab.locator(".attention")).to_contain_text("nothing was taken by reader for 15m")
+        await expect(tab.locator(".attention")).to_have_text("reader: unattended (2 events pending, and not taken for 15m)")
         inbox.do("ack", "--consumer", "reader", "1")
         await expect(tab.locator(".verdict")).to_have_text("Nothing is wrong.")
 
@@ -390,6 +403,31 @@ async def what_is_to_come_is_shown():
         inbox.do("schedule", "remove", "daily")
         inbox.do("schedule", "remove", "off")
         await expect(tab.locator(".to-come")).to_have_count(0)
+
+
+async def who_sees_nothing_reads_what_this_is_for_and_what_to_do():
+    async with looking() as (inbox, gateway, browser, tab):
+        await tab.see("A queue keeps what is pushed into it")
+        commands = await tab.locator(".first pre").inner_text()
+        path = f"{pathlib.Path(THREAD).parent}:/usr/bin:/bin"
+        with Gateway() as empty:
+            other = await browser.tab(empty)
+            await other.open("#/look")
+            await other.see("Make a queue with a consumer")
+            assert (await other.locator(".first pre").inner_text()).startswith("thread init inbox\n")
+        subprocess.run(["sh", "-c", commands], check=True, env={"PATH": path}, stdout=subprocess.DEVNULL, cwd=inbox.dir)
+        await expect(card(tab, "keeper")).to_contain_text("succeeded")
+        await expect(tab.locator(".first")).to_have_count(0)
+        # One that fails all the time is flagged before it is given up, in each place and as `thread info --check` does.
+        inbox.subscribe("broken", "exit 1", "--deliver", "stdin", "--backoff", "10ms,10ms,1h", "--max-attempts", "9")
+        await expect(tab.locator(".verdict")).to_have_text("1 consumer needs attention: broken.")
+        await expect(tab.locator(".tabs .failure")).to_have_text("■ 1")
+        await expect(card(tab, "broken")).to_contain_text("Every attempt of the last hour has failed.")
+        await expect(card(tab, "broken")).to_have_class(re.compile("needed"))
+        said = inbox.do("info", "--check", expected=1)
+        assert said == "broken: failing (3 attempts failed in the last hour, and none succeeded)\n", said
+        await tab.open("#/look")
+        await expect(tab.locator(".attention")).to_have_text(said.strip())
 
 
 async def the_steps_of_a_handler_are_shown_and_forgotten():
@@ -473,7 +511,7 @@ async def a_filter_that_takes_too_long_says_how_far_it_has_come():
 
 async def an_event_shows_its_content_and_who_handled_it():
     async with looking() as (inbox, gateway, browser, tab):
-        inbox.subscribe("reader", "cat", "--deliver", "stdin")
+        inbox.subscribe("reader", "cat; while test -e hold; do sleep 0.05; done", "--deliver", "stdin")
         inbox.seller("picky", "--filter", "content = 'rope'")
         one = inbox.push("--metadata", '{"a":[1,2]}', json.dumps({"price": {"tea": 3}}))
         two = inbox.push("# A title\n\n**bold** \u202egnp.exe")
@@ -496,6 +534,21 @@ async def an_event_shows_its_content_and_who_handled_it():
         await tab.open(f"#/look/inbox/events/{three}")
         await expect(event.locator(".letter")).to_contain_text("no price for rope")
         await expect(event).to_contain_text("picky: dead letter")
+        # What is given again is followed until its run has ended.
+        by = lambda name: event.locator(".plain-list li", has_text=name)
+        (inbox.dir / "hold").touch()
+        await button(tab, "Give again", by("reader")).click()
+        await expect(by("reader").locator(".came-of")).to_contain_text("it runs …")
+        await expect(by("reader")).not_to_contain_text("dead letter")
+        await by("reader").get_by_role("link", name="The run", exact=True).wait_for()
+        (inbox.dir / "hold").unlink()
+        await expect(by("reader").locator(".came-of")).to_contain_text("it ran, and succeeded")
+        (inbox.dir / "prices").write_text("rope costs 2\n")
+        await button(tab, "Retry", event.locator(".letter")).click()
+        await expect(by("picky").locator(".came-of")).to_contain_text("it ran, and succeeded")
+        await expect(event.locator(".letter")).to_have_count(0)
+        await by("picky").locator(".came-of").get_by_role("link", name="The run").click()
+        await expect(tab.locator(".verdict")).to_contain_text("It succeeded")
         await tab.open("#/look/inbox/events/99")
         await expect(event.locator("[role=alert]")).to_be_visible()
         tab.errors = [error for error in tab.errors if "404" not in error]

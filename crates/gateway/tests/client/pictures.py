@@ -70,7 +70,7 @@ PLAYS = {
         ["call", "c2", "run", {"command": "sh backup.sh --dry-run"}], ["wait", "3"],
         ["result", "c2", "run", {"exit": 1, "stderr": "tar: /srv/data: permission denied"}],
         ["call", "c3", "chown", {"path": "/srv/data"}], ["ask", "c3", "chown -R backup /srv/data", {"command": "chown -R backup /srv/data"}, "14 files"],
-        ["result", "c3", "chown", "ok"], ["say", "Now `backup` owns `/srv/data`, "], ["wait", "4"], ["say", "and the backup works."],
+        ["result", "c3", "chown", "ok"], ["say", "\n\nNow `backup` owns `/srv/data`, "], ["wait", "4"], ["say", "and the backup works."],
     ],
     "What is for lunch on Friday?": [["say", "On Friday there are lentils."]],
 }
@@ -200,8 +200,8 @@ async def queues(shot, browser, inbox):
         await shot(tab, "consumers")
         await tab.locator("h2", has_text="What is to come").evaluate("(e) => e.scrollIntoView({ block: 'start' })")
         await shot(tab, "schedule")
-        await tab.locator(".charts").evaluate("(e) => e.previousElementSibling.previousElementSibling.scrollIntoView({ block: 'start' })")
-        await tab.locator("label select").last.select_option("seller")
+        await tab.locator(".compared").get_by_role("link", name="seller").click()
+        await tab.locator("h2", has_text="Over time").evaluate("(e) => e.scrollIntoView({ block: 'start' })")
         await tab.get_by_role("slider", name="How long runs of seller took").wait_for()
         await tab.get_by_role("slider", name="Events", exact=True).hover(position={"x": 620, "y": 60})
         await shot(tab, "charts", keeps=True)

@@ -79,7 +79,7 @@ async def a_stalled_consumer_is_found_and_resumed():
             again = look.until_consumer("inbox", "mailer", lambda found: found["state"] == "stalled" and found["runs_failed"] == failed)
             assert again["since"] == one["since"] < again["last_run"]["ended_at"]
         entry = look.until(lambda answer: answer["threads"][0]["consumers"]["stalled"])["threads"][0]
-        assert "mailer is stalled: out of attempts" in entry["attention"] and "1 dead letter" in entry["attention"]
+        assert "mailer: stalled (out of attempts" in entry["attention"] and "dead (1 event" in entry["attention"]
         assert entry["oldest_pending_at"] == one["oldest_pending_at"]
 
         (queues.dir / "priced").touch()
@@ -318,6 +318,12 @@ async def a_run_has_its_output_and_an_event_what_became_of_it():
             seen += [(run["started_at"], run["id"]) for run in part["runs"]]
             before = {"before": part["next_before"]} if "next_before" in part else None
         assert len(set(seen)) == 7 and seen == sorted(seen, reverse=True)
+        # Those of a time, also if they began before it.
+        ids = lambda **which: [run["id"] for run in look.get("/inbox/consumers/worker/runs", **which)["runs"]]
+        ended = look.until(lambda answer: all("ended_at" in run for run in answer["runs"]), "/inbox/consumers/worker/runs")["runs"]
+        last = ended[2]["ended_at"]
+        assert ids(**{"from": last}) == [run["id"] for run in ended if run["ended_at"] >= last]
+        look.refused(400, "/inbox/consumers/worker/runs", **{"from": "yesterday"})
 
 
 @with_httpx

@@ -1,7 +1,7 @@
 // A chart of values in periods of equal length, with axes. One sees the values of a period by pointing at it, or by the
-// arrow keys, and chooses a range by dragging.
+// arrow keys, opens it by a click or Enter, and chooses a range by dragging, or by Shift and the arrow keys.
 
-import { html, useState } from "../vendor/preact.js";
+import { html, useRef, useState } from "../vendor/preact.js";
 import { locale, t } from "../language.js";
 
 const CLOCK = new Intl.DateTimeFormat(locale, { hour: "2-digit", minute: "2-digit" });
@@ -16,16 +16,18 @@ export const totals = (values) => values.reduce((sum, n) => sum + (n ?? 0), 0);
 /** The next round number. */
 function round(n) {
   const unit = 10 ** Math.floor(Math.log10(n));
-  return unit * [1, 2, 5, 10].find((times) => times * unit >= n);
+  return unit * [1, 2, 4, 6, 8, 10].find((times) => times * unit >= n);
 }
 
-/** `series`: each with a `name`, its `values` (null where nothing is known), a `kind` and a `class`. */
-export function Chart({ label, series, begin, step, format, range, onRange }) {
+/** `series`: each with a `name`, its `values` (null where nothing is known), a `kind` and a `class`. `onRange` and `onOpen`
+ * take a range `[from, to]`, as `range` is, in milliseconds. */
+export function Chart({ label, series, begin, step, format, note, range, onRange, onOpen }) {
   const [pointed, setAt] = useState(null);
   const [drag, setDrag] = useState(null);
+  const anchor = useRef(null);
   const n = series[0].values.length, end = begin + n * step;
   const at = pointed === null ? null : Math.min(pointed, n - 1);
-  const most = round(Math.max(1, ...series.flatMap(({ values }) => values.map((value) => value ?? 0))));
+  const most = round(Math.max(2, ...series.flatMap(({ values }) => values.map((value) => value ?? 0))));
   const x = (place) => (place / n) * WIDE, y = (value) => HIGH - (value / most) * HIGH;
   const time = n * step > 86_400_000 ? BOTH : CLOCK;
   const placeOf = (event) => {
@@ -41,21 +43,28 @@ export function Chart({ label, series, begin, step, format, range, onRange }) {
     setAt(Math.floor(placeOf(event)));
     if (drag) setDrag([drag[0], placeOf(event)]);
   };
+  const part = (first, last) => [begin + first * step, begin + last * step];
   const up = () => {
     setDrag(null);
-    if (!drag || Math.abs(drag[1] - drag[0]) < 0.5) return;
-    choose(Math.floor(Math.min(...drag)), Math.ceil(Math.max(...drag)));
+    if (!drag) return;
+    const [first, last] = [Math.min(...drag), Math.max(...drag)];
+    if (last - first < 0.5) onOpen(part(Math.floor(drag[0]), Math.floor(drag[0]) + 1));
+    else onRange(part(Math.floor(first), Math.ceil(last)));
   };
-  const choose = (first, last) => onRange([begin + first * step, begin + Math.max(last, first + 1) * step]);
+  const go = (to, chooses) => {
+    setAt(to);
+    anchor.current = chooses ? anchor.current ?? at ?? to : null;
+    if (chooses) onRange(part(Math.min(anchor.current, to), Math.max(anchor.current, to) + 1));
+  };
   const key = (event) => {
     const by = { ArrowLeft: -1, ArrowRight: 1, Home: -n, End: n }[event.key];
-    if (by) setAt(Math.min(n - 1, Math.max(0, (at ?? n) + by)));
-    else if (event.key === "Enter" && at !== null) choose(at, at + 1);
+    if (by) go(Math.min(n - 1, Math.max(0, (at ?? n) + by)), event.shiftKey);
+    else if (event.key === "Enter" && at !== null) onOpen(part(at, at + 1));
     else return;
     event.preventDefault();
   };
   const inChart = (ms) => Math.min(n, Math.max(0, (ms - begin) / step));
-  const chosen = drag ? [...drag].sort((a, b) => a - b) : range?.map(inChart);
+  const chosen = drag ? [...drag].sort((a, b) => a - b) : range?.[1] > begin && range.map(inChart);
   const wide = chosen && Math.max(1, x(chosen[1]) - x(chosen[0]));
   const named = (place) => `${time.format(begin + place * step)}–${time.format(begin + (place + 1) * step)}: ${
     series.map(({ name, values }) => `${name} ${values[place] === null ? "?" : format(values[place])}`).join(", ")}`;
@@ -77,7 +86,7 @@ export function Chart({ label, series, begin, step, format, range, onRange }) {
     </svg>
     <div class="axis" aria-hidden="true">${[0, 0.25, 0.5, 0.75].map((part) => html`<span key=${part}>${
       days.format(begin + part * (end - begin))}</span>`)}<span>${t("now")}</span></div>
-    <p class="values" aria-hidden="true">${at === null ? "" : named(at)}</p>
+    <p class="values">${at === null ? note : html`<span aria-hidden="true">${named(at)}</span>`}</p>
   </figure>`;
 }
 

@@ -1,13 +1,13 @@
 // A consumer: its state, its pending events, its actions, its settings, its figures over time and its runs.
 
-import { html } from "../vendor/preact.js";
+import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { t } from "../language.js";
 import { Fold } from "../parts.js";
 import { Stamp, duration, isSameSecond } from "../time.js";
 import { visible } from "../text.js";
 import { api } from "./api.js";
 import { Actions, commandsOf } from "./actions.js";
-import { Charts } from "./charts.js";
+import { Charts, eventsIn } from "./charts.js";
 import { AsCommand } from "./command.js";
 import { usePages } from "./pages.js";
 import { For, NUMBER, Why, Word, exitText, outcomeText, whatToDo, wordOf } from "./words.js";
@@ -34,20 +34,23 @@ function waiting(thread, { cursor, filter }) {
   return address.eventsAddress(thread.id, { filter: `id > ${cursor}${wanted}` });
 }
 
-/** Whether somebody has to do something about it. */
-export const needs = ({ state, untaken_since: untaken, dead, filter_errors: errors }) =>
-  state === "stalled" || Boolean(untaken) || dead > 0 || errors > 0;
+/** Whether somebody has to do something about it: what `thread info --check` says. */
+export const needs = ({ problems }) => problems.length > 0;
+
+/** What is wrong that its state, its numbers and its notes do not say. */
+const ALSO_WRONG = { failing: t("every_attempt_of_the_last_hour_has_failed") };
 
 /** Why it is in its state, what it has in hand, and what one can do. `alone`: on its own page. */
 export function Body({ thread, consumer, alone = false }) {
   const { name, dead, last_run: last, run, cursor, filter_errors: errors, last_filter_error_id: failed } = consumer;
   const here = address.look(thread.id, "c", name);
-  const todo = whatToDo(consumer);
+  const todo = whatToDo(consumer), wrong = consumer.problems.map(({ check }) => ALSO_WRONG[check]).filter(Boolean);
   const shown = run?.id ?? last?.id;
   const eventLink = (event) => html`<a class="figure" href=${address.eventsAddress(thread.id, { event })}>${
     NUMBER.format(event)}</a>`;
   return html`
     <p class="why">${alone && html`<${Word} state=${wordOf(thread, consumer)} />`}<${Why} consumer=${consumer} alone=${!alone} /></p>
+    ${wrong.map((why) => html`<p key=${why} class="failure">${why}</p>`)}
     ${todo && html`<p class="todo">${todo}</p>`}
     ${consumer.notes?.filter((note) => !SAID.test(note)).map((note) => html`<p class="todo">${visible(note)}</p>`)}
     <p class="facts"><${Pending} thread=${thread} consumer=${consumer} />
@@ -86,14 +89,19 @@ export function Pending({ thread, consumer, brief = false }) {
 
 export function ConsumerPage({ thread, route }) {
   const consumer = thread.consumers_state?.find(({ name }) => name === route.consumer);
-  const { params } = route;
+  const { params } = route, { outcome, longest, from, to } = params;
+  const [isDrawn, setDrawn] = useState(false);
+  // Who asks for the runs of a time wants to see these.
+  const isAsked = useRef(Boolean(from));
   return html`<div class="page">
-    ${consumer ? html`<section class=${`consumer ${consumer.state}`} aria-label=${visible(consumer.name)}>
+    ${consumer ? html`<section class=${`consumer ${consumer.state}${needs(consumer) ? " needed" : ""}`} aria-label=${visible(consumer.name)}>
         <h1>${visible(consumer.name)}</h1><${Body} thread=${thread} consumer=${consumer} alone=${true} /></section>
-      <${Settings} consumer=${consumer} /><${Charts} thread=${thread} only=${consumer.name} />`
+      <${Settings} consumer=${consumer} />
+      <${Charts} thread=${thread} only=${consumer.name} params=${params} onDrawn=${() => setDrawn(true)}
+        onOpen=${() => { isAsked.current = true; }} />`
       : html`<h1>${visible(route.consumer)}</h1><p class="verdict">${t("it_is_not_subscribed_any_more_what_it")}</p>`}
-    <h2>${t("runs")}</h2>
-    <${Runs} key=${JSON.stringify(params)} thread=${thread} name=${route.consumer} consumer=${consumer} params=${params} />
+    <${Runs} key=${[outcome, longest, from, to].join()} thread=${thread} name=${route.consumer} consumer=${consumer}
+      params=${params} isBelow=${isDrawn || !consumer} isAsked=${isAsked} />
   </div>`;
 }
 
@@ -124,41 +132,49 @@ const OUTCOMES = [
   "succeeded", "failed", "dead", "timed_out", "stopped", "deferred", "interrupted", "unknown", "running",
 ];
 
-/** `params`: only those with an `outcome`, the `longest` first, or those that began between `from` and `to`. */
-function Runs({ thread, name, consumer, params: { outcome, longest, from, to } }) {
+/** `params`: only those with an `outcome`, the `longest` first, or those that were under way between `from` and `to`.
+ * `isBelow`: what stands above it has its height; `isAsked.current`: then it is to be seen. */
+function Runs({ thread, name, consumer, params, isBelow, isAsked }) {
+  const { outcome, longest, from, to } = params;
   const url = (before) => api([thread.id, "consumers", name, "runs"],
-    { before: before ?? (to && Date.parse(to) * 1000), limit: longest ? 200 : 50, outcome, longest });
+    { before: before ?? (to && Date.parse(to) * 1000), from, limit: longest ? 200 : 50, outcome, longest });
   const version = [consumer?.run?.id, consumer?.last_run?.id, consumer?.last_run?.outcome].join();
-  const { items, next, error, older, loading } = usePages(url, "runs", version);
-  const all = items?.filter(({ started_at: began }) => !from || Date.parse(began) >= Date.parse(from));
-  const isAtEnd = next === null || all?.length < items?.length;
-  const show = (more) => address.go(address.runsAddress(thread.id, name, { outcome, longest, from, to, ...more }));
+  const { items: all, next, error, older, loading } = usePages(url, "runs", version);
+  const head = useRef(), isRead = Boolean(all || error);
+  useEffect(() => {
+    if (!isAsked.current || !isRead || !isBelow) return;
+    isAsked.current = false;
+    head.current.scrollIntoView();
+    head.current.focus({ preventScroll: true });
+  }, [isRead, isBelow]);
+  const show = (more) => address.go(address.runsAddress(thread.id, name, { ...params, ...more }));
   const near = (n) => [all[n - 1], all[n + 1]].filter(Boolean);
   const isTwice = (n) => near(n).some((other) => isSameSecond(other.started_at, all[n].started_at));
   const option = (word) => html`<option key=${word} value=${word}>${outcomeText(word)}</option>`;
   const sorted = (value, words) => html`<button type="button" aria-pressed=${Boolean(longest) === Boolean(value)}
     onClick=${() => show({ longest: value })}>${words}</button>`;
-  return html`
+  return html`<h2 ref=${head} tabindex="-1">${t("runs")}</h2>
     <div class="bar which"><label>${t("outcome")} ${" "}
         <select value=${outcome ?? ""} onChange=${({ target }) => show({ outcome: target.value })}>
           <option value="">${t("any")}</option>${OUTCOMES.map(option)}</select></label>
       <div class="choice" role="group" aria-label=${t("sorted_by")}>${sorted(null, t("newest"))}${sorted(true, t("longest"))}</div>
       ${from && html`<span>${t("from_from_to_to",
         { from: html`<${Stamp} time=${from} />`, to: html`<${Stamp} time=${to} />` })}
+        ${" "}<a href=${eventsIn(thread, Date.parse(from), Date.parse(to))}>${t("its_events")}</a>
         ${" "}<button type="button" onClick=${() => show({ from: null, to: null })}>${t("any_time_2")}</button></span>`}</div>
     ${error && html`<p class="error" role="alert">${error}</p>`}
     ${all?.length === 0 && html`<p class="hint">${outcome || from ? t("none_of_those_that_are_kept") : t("it_has_not_run_yet")}</p>`}
     <ol class="runs rows">${all?.map((run, n) => html`<li key=${run.id}>
-      <${RunRow} thread=${thread} name=${name} run=${run} exact=${isTwice(n)} /></li>`)}</ol>
-    ${!isAtEnd && items && html`<p><button type="button" disabled=${loading} onClick=${older}>${t("older_runs")}</button></p>`}`;
+      <${RunRow} thread=${thread} name=${name} run=${run} params=${params} exact=${isTwice(n)} /></li>`)}</ol>
+    ${next !== null && html`<p><button type="button" disabled=${loading} onClick=${older}>${t("older_runs")}</button></p>`}`;
 }
 
-function RunRow({ thread, name, run, exact }) {
+function RunRow({ thread, name, run, params, exact }) {
   const { id, started_at: began, duration_ms: took, attempt, events, outcome, first_event: first, last_event: last } = run;
   const isWrong = !["succeeded", "running"].includes(outcome);
   const which = first && last ? (first === last ? t("event_id_2", { id: String(first) })
     : t("events_first_to_last", { first: String(first), last: String(last) })) : events ? t("n_events", { n: events }) : "";
-  return html`<a class="row" href=${address.look(thread.id, "c", name, id)}>
+  return html`<a class="row" href=${address.runAddress(thread.id, name, id, params)}>
     <span><${Stamp} time=${began} exact=${exact} /></span>
     <span class="figure">${took >= 0 ? duration(took) : ""}</span>
     <span class=${isWrong ? "failure" : ""}>${outcomeText(outcome)}${isWrong && exitText(run.exit) && `, ${exitText(run.exit)}`}</span>

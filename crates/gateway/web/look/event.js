@@ -10,6 +10,7 @@ import { bytesText, jsonText, visible } from "../text.js";
 import { Question } from "./actions.js";
 import { api, get, post } from "./api.js";
 import { AsCommand, command } from "./command.js";
+import { Given, before } from "./given.js";
 import { Letter } from "./letter.js";
 import { Why, Word, wordOf } from "./words.js";
 import * as address from "../address.js";
@@ -38,6 +39,12 @@ export function Event({ thread, id, filter }) {
 }
 
 function Whole({ thread, answer: { event, content_url: url, handled = [], dead = [], steps = [] }, onChange }) {
+  // By consumer, until the page is left.
+  const [given, setGiven] = useState({});
+  const onGiven = (one) => { setGiven((given) => ({ ...given, [one.consumer]: one })); onChange(); };
+  // It is no dead letter if it was just given again.
+  const isGoing = ({ consumer, retrying }) => retrying && given[consumer];
+  const letters = dead.filter((letter) => !isGoing(letter)), going = dead.filter(isGoing).map(({ consumer }) => consumer);
   const only = (field, value) => address.eventsAddress(thread.id, { filter: `${field} = '${String(value).replaceAll("'", "''")}'` });
   const fields = [[t("stored"), html`<${Stamp} time=${event.created_at} /> · <${Ago} time=${event.created_at} />`],
     [t("source"), html`<a href=${only("source", event.source)}>${visible(event.source)}</a>`],
@@ -52,14 +59,16 @@ function Whole({ thread, answer: { event, content_url: url, handled = [], dead =
     ${event.metadata_bytes && html`<p class="hint">${t("its_metadata_has_size", { size: bytesText(event.metadata_bytes) })}</p>`}
     <h3>${t("who_handled_it")}</h3>
     ${handled.length === 0 ? html`<p class="hint">${t("no_consumer_wants_it")}</p>` : html`<ul class="plain-list">${handled.map(({ consumer, outcome, run, wait }) => html`<li key=${consumer}>
-      <a href=${address.look(thread.id, "c", consumer)}>${visible(consumer)}</a>: ${OUTCOMES[outcome] ?? visible(outcome)}${
+      <a href=${address.look(thread.id, "c", consumer)}>${visible(consumer)}</a>: ${
+        going.includes(consumer) ? t("waits") : OUTCOMES[outcome] ?? visible(outcome)}${
         run && html` · <a href=${address.look(thread.id, "c", consumer, run)}>${t("the_run_2")}</a>`}${
-        outcome === "acknowledged" && html`<${GiveAgain} thread=${thread} name=${consumer} event=${event.id} onChange=${onChange} />`}${
+        outcome === "acknowledged" && html`<${GiveAgain} thread=${thread} name=${consumer} event=${event.id} onGiven=${onGiven} />`}${
         wait ? html`<${Waits} thread=${thread} consumer=${consumer} event=${event.id} wait=${wait} onChange=${onChange} />`
-          : outcome === "pending" && html`<${Standing} thread=${thread} name=${consumer} />`}</li>`)}</ul>`}
+          : outcome === "pending" && html`<${Standing} thread=${thread} name=${consumer} />`}${
+        given[consumer] && html`<${Given} thread=${thread} given=${given[consumer]} />`}</li>`)}</ul>`}
     ${steps.length > 0 && html`<${Steps} thread=${thread} event=${event.id} steps=${steps} onChange=${onChange} />`}
-    ${dead.length > 0 && html`<h3>${t("dead_letter")}</h3><ul class="letters">${dead.map((letter) => html`<li key=${letter.consumer}>
-      <${Letter} thread=${thread} letter=${letter} inEvent=${true} /></li>`)}</ul>`}
+    ${letters.length > 0 && html`<h3>${t("dead_letter")}</h3><ul class="letters">${letters.map((letter) => html`<li key=${letter.consumer}>
+      <${Letter} thread=${thread} letter=${letter} inEvent=${true} onGiven=${onGiven} onDone=${onChange} /></li>`)}</ul>`}
     <p class="buttons">${!thread.read_only && html`<a class="button" href=${`${address.look(thread.id, "push")}?like=${event.id}`}>${t("push_another_like_it")}</a>`}</p>
     <${AsCommand} lines=${command(thread, "peek", "--last-event-id", event.id - 1, "--filter", `id = ${event.id}`)} />`;
 }
@@ -75,10 +84,15 @@ function Standing({ thread, name }) {
 }
 
 /** Delivers an event once more that was handled. */
-function GiveAgain({ thread, name, event, onChange }) {
+function GiveAgain({ thread, name, event, onGiven }) {
   const consumer = thread.consumers_state.find((consumer) => consumer.name === name);
   if (thread.read_only || !consumer?.command || consumer.settings.deliver === "wake") return null;
-  const redo = () => post(api([thread.id, "consumers", name, "redo"]), { event }).then(() => { announce(t("name_event_id_is_given_again", { name, id: String(event) })); onChange(); });
+  const redo = async () => {
+    const given = before(thread, name, event);
+    await post(api([thread.id, "consumers", name, "redo"]), { event });
+    announce(t("name_event_id_is_given_again", { name, id: String(event) }));
+    onGiven(given);
+  };
   return html` <${Do} class="quiet" action=${redo}
     title=${command(thread, "redo", name, event)}>${t("give_again")}<//>`;
 }

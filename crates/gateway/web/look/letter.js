@@ -9,6 +9,7 @@ import { beginning, visible } from "../text.js";
 import { Question } from "./actions.js";
 import { api, post } from "./api.js";
 import { command, quoted } from "./command.js";
+import { Given, before } from "./given.js";
 import { NUMBER, cameOfSeveral } from "./words.js";
 import * as address from "../address.js";
 
@@ -25,27 +26,28 @@ function withReason(thread, consumer, reason, verb) {
     `  xargs -n 1 ${command(thread, `dead ${verb}`, consumer)}`].join("\n");
 }
 
-/** The results of the last retries. */
+/** The results of retries: of several, or of one that is `given`. */
 export function CameOf({ thread, tried }) {
+  if (tried?.given) return html`<${Given} thread=${thread} given=${tried.given} />`;
   const consumer = thread.consumers_state.find(({ name }) => name === tried?.consumer);
   if (!consumer) return null;
   const { n, before } = tried;
   const [text, isWrong] = cameOfSeveral(consumer, before, n);
   const ran = consumer.last_run?.id !== before.last_run?.id;
-  return html`<span class=${isWrong ? "came-of failure" : "came-of hint"} role="status">${t("retried_what", { what: text })}${ran && html` <a href=${n === 1
-    ? address.look(thread.id, "c", consumer.name, consumer.last_run.id) : address.look(thread.id, "c", consumer.name)}>${n === 1 ? t("the_run") : t("the_runs")}</a>`}</span>`;
+  return html`<span class=${isWrong ? "came-of failure" : "came-of hint"} role="status">${t("retried_what", { what: text })}${
+    ran && html` <a href=${address.look(thread.id, "c", consumer.name)}>${t("the_runs")}</a>`}</span>`;
 }
 
 /** Buttons for dead letters of one consumer. `which`: `{ids}`, `{reason}` or `{all: true}`, which are `n`; `why`: their
- * reasons, `[{reason, count}]`. Their results are shown below, or passed to `onTried`. */
-export function Again({ thread, consumer, which, n, what, why, onDone, onTried }) {
+ * reasons, `[{reason, count}]`. `onTried(tried)`: they were retried, `{consumer, before, n, which}`; the consumer was as
+ * `before`. What came of `tried` is shown below. */
+export function Again({ thread, consumer, which, n, what, why, tried, onDone, onTried }) {
   const [asked, setAsked] = useState(false);
-  const [tried, setTried] = useState(null);
   if (thread.read_only) return null;
   const act = async (verb) => {
     const before = thread.consumers_state.find(({ name }) => name === consumer);
     const answer = await post(api([thread.id, "dead", verb]), { consumer, ...which });
-    if (verb === "retry" && before) (onTried ?? setTried)({ consumer, before, n: answer.retried });
+    if (verb === "retry" && before) onTried({ consumer, before, n: answer.retried, which });
     announce(`${t("n_dead_letters", { n: answer.retried ?? answer.discarded })}: ${verb}`);
     onDone?.();
   };
@@ -73,15 +75,21 @@ export function reasonsOf(letters) {
   return [...counts].map(([reason, count]) => ({ reason, count })).sort((a, b) => b.count - a.count);
 }
 
-/** `children` come before it: a check box. `inEvent`: its event is shown already. */
-export function Letter({ thread, letter, children, inEvent = false, onDone }) {
+/** `children` come before it: a check box. `inEvent`: its event is shown already. `given`: it was given again, and what
+ * becomes of it is shown; `isDone` once it is no dead letter any more. */
+export function Letter({ thread, letter, children, inEvent = false, given, isDone = false, onGiven, onDone }) {
   const { id, consumer, reason, error, attempts, at, retrying, event } = letter;
-  return html`<div class="letter">
+  const here = address.look(thread.id, "c", consumer);
+  const give = () => onGiven(before(thread, consumer, id, letter));
+  return html`<div class=${isDone ? "letter done" : "letter"}>
     <p>${children} <a class="row" href=${address.eventsAddress(thread.id, { event: id })}>${t("event_id_2", { id: String(id) })}</a>
       ${" "}<span class="failure">${visible(reason)}</span></p>
-    <p class="hint"><a href=${address.look(thread.id, "c", consumer)}>${visible(consumer)}</a> · <a href=${address.look(thread.id, "c", consumer)}>${t("n_attempts", { n: attempts })}</a> · <${Ago} time=${at} />${retrying && html` · <strong>${t("is_tried_again")}</strong>`}</p>
+    <p class="hint"><a href=${here}>${visible(consumer)}</a> · <a href=${here}>${t("n_attempts", { n: attempts })}</a>${
+      " "}· <${Ago} time=${at} />${retrying && !given && html` · <strong>${t("is_tried_again")}</strong>`}</p>
     ${!inEvent && (event ? html`<p class="gist">${visible(beginning(event.content, 200))}</p>` : html`<p class="hint">${t("the_event_is_not_stored_any_more")}</p>`)}
     ${error && error.includes("\n") && html`<${Fold} summary=${t("what_it_printed")}>${() => html`<${Plain} text=${visible(error)} label=${t("output")} />`}<//>`}
-    <${Again} thread=${thread} consumer=${consumer} which=${{ ids: [id] }} n=${1} what="" why=${[{ reason, count: 1 }]} onDone=${onDone} />
+    ${!isDone && html`<${Again} thread=${thread} consumer=${consumer} which=${{ ids: [id] }} n=${1} what=""
+      why=${[{ reason, count: 1 }]} onTried=${give} onDone=${onDone} />`}
+    ${given && html`<${Given} thread=${thread} given=${given} />`}
   </div>`;
 }

@@ -26,10 +26,11 @@ export function Look({ onHelp }) {
 }
 
 /** The way back up. */
-function Crumbs({ route: { page, thread, consumer, event, run } }) {
+function Crumbs({ route: { page, thread, consumer, event, run, params } }) {
   if (!thread) return null;
-  const here = [[address.look(), t("all_threads")], [address.look(thread), state.threadName ?? t("thread")]];
-  if (consumer) here.push([address.look(thread, "c", consumer), visible(consumer)]);
+  const up = consumer ? address.chartsAddress(thread, { ...params, consumer }) : address.look(thread);
+  const here = [[address.look(), t("all_threads")], [up, state.threadName ?? t("thread")]];
+  if (consumer) here.push([address.runsAddress(thread, consumer, params), visible(consumer)]);
   if (run) here.push([null, t("run")]);
   if (event || page === "events") here.push([address.eventsAddress(thread), t("events_2")]);
   if (event) here.push([address.eventsAddress(thread, { event }), `${event}`]);

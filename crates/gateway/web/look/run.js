@@ -28,7 +28,7 @@ export function RunPage({ thread, route }) {
   }, [about, id]);
   return html`<div class="page">
     <h1>${t("run_of_name",
-      { name: html`<a href=${address.look(thread.id, "c", consumer)}>${visible(consumer)}</a>` })}</h1>
+      { name: html`<a href=${address.runsAddress(thread.id, consumer, route.params)}>${visible(consumer)}</a>` })}</h1>
     ${error && html`<p class="error" role="alert">${error}</p>`}
     ${run && html`<${Whole} thread=${thread} consumer=${consumer} run=${run} />`}
   </div>`;

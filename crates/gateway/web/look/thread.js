@@ -9,16 +9,20 @@ import { state } from "../state.js";
 import { api } from "./api.js";
 import { Charts } from "./charts.js";
 import { AsCommand, command } from "./command.js";
-import { ConsumerPage } from "./consumer.js";
+import { ConsumerPage, byNeed, needs } from "./consumer.js";
 import { Consumers } from "./consumers.js";
 import { Dead } from "./dead.js";
 import { Events } from "./events.js";
+import { First } from "./first.js";
 import { Push } from "./push.js";
 import { RunPage } from "./run.js";
 import { useWatch } from "./stream.js";
 import { TracePage } from "./trace.js";
 import { NUMBER } from "./words.js";
 import * as address from "../address.js";
+
+/** How many consumers the first line names. */
+const NAMED = 3;
 
 const PAGES = { thread: Overview, consumer: ConsumerPage, run: RunPage, events: Events, trace: TracePage, dead: Dead, push: Push };
 
@@ -45,11 +49,13 @@ export function Thread({ route }) {
 }
 
 function Tabs({ thread, page }) {
-  const { id, events, dead, consumers_state: consumers = [] } = thread;
-  const tab = (pages, to, name, n, wrong) => html`<a href=${to} aria-current=${pages.includes(page) ? "page" : null}>${name}${
-    n !== undefined && html` <span class=${wrong ? "figure failure" : "figure"}>${NUMBER.format(n)}</span>`}</a>`;
+  const { id, events, dead, consumers_state: consumers = [] } = thread, needing = consumers.filter(needs).length;
+  const bad = needing > 0 && html` <span class="figure failure" title=${t("n_consumers_need_attention", { n: needing })}>■ ${
+    NUMBER.format(needing)}</span>`;
+  const tab = (pages, to, name, n, wrong, more) => html`<a href=${to} aria-current=${pages.includes(page) ? "page" : null}>${name}${
+    n !== undefined && html` <span class=${wrong ? "figure failure" : "figure"}>${NUMBER.format(n)}</span>`}${more}</a>`;
   return html`<nav class="tabs" aria-label=${t("in_this_thread")}>
-    ${tab(["thread", "consumer", "run"], address.look(id), t("consumers"), consumers.length)}
+    ${tab(["thread", "consumer", "run"], address.look(id), t("consumers"), consumers.length, false, bad)}
     ${tab(["events", "trace"], address.eventsAddress(id), t("events"), events)}
     ${tab(["dead"], address.deadAddress(id), t("dead_letters"), dead ?? 0, dead > 0)}
     ${!thread.read_only && tab(["push"], address.look(id, "push"), t("push_2"))}
@@ -57,26 +63,20 @@ function Tabs({ thread, page }) {
   </nav>`;
 }
 
-function Overview({ thread }) {
+function Overview({ thread, route }) {
   const { consumers_state: consumers = [], id, path, dead } = thread;
-  const stalled = consumers.filter((consumer) => consumer.state === "stalled").length;
-  const untaken = consumers.filter((consumer) => consumer.untaken_since).length;
-  const wrong = [stalled > 0 && t("n_consumers_have_stalled", { n: stalled }),
-    untaken > 0 && t("nothing_was_taken_by_n_consumers", { n: untaken })]
-    .filter(Boolean).join(", ");
+  const needing = consumers.filter(needs).sort(byNeed), isWrong = needing.length > 0 || dead > 0;
   const asks = /^the agent asks/.test(thread.attention ?? "");
-  const held = consumers.filter(({ state, pending }) => state === "paused" && pending > 0).length;
   return html`<div class="page">
     <h1>${visible(thread.title || thread.name)}</h1>
-    <p class=${wrong.length || dead ? "verdict wrong" : "verdict"}>
-      ${wrong}${wrong.length > 0 && dead > 0 && ", "}${dead > 0 && html`<a href=${address.deadAddress(id)}>${t("n_dead_letters", { n: dead })}</a>`}${
-        wrong.length || dead ? "." : asks ? "" : t("nothing_is_wrong")}${held > 0 && ` ${t("n_consumers_are_paused_while_events", { n: held })}`}</p>
+    <p class=${isWrong ? "verdict wrong" : "verdict"}>${needing.length > 0 && html`<${Needing} thread=${thread} consumers=${needing} /> `}
+      ${dead > 0 && html`<a href=${address.deadAddress(id)}>${t("n_dead_letters", { n: dead })}</a>.`}
+      ${!isWrong && !asks && t("nothing_is_wrong")}</p>
     ${asks && html`<p class="verdict"><a href=${address.sessionAddress(id)}>${t("the_agent_asks_for_permission_answer_it")}</a></p>`}
     <${Consumers} thread=${thread} />
-    ${consumers.length === 0 && html`<p class="hint">${t("no_consumer_is_subscribed_events_are")}</p>
-      <${AsCommand} lines=${`${command(thread, "subscribe", "NAME", "COMMAND")} --deliver stdin`} />`}
+    ${consumers.length === 0 && html`<p class="hint">${t("no_consumer_is_subscribed_events_are")}</p><${First} thread=${thread} />`}
     ${thread.to_come?.length > 0 && html`<${ToCome} thread=${thread} />`}
-    <${Charts} thread=${thread} />
+    <${Charts} thread=${thread} params=${route.params} />
     <p class="hint">${t("events_in_all",
       { events: html`<a href=${address.eventsAddress(id)}>${t("n_events", { n: thread.events })}</a>` })}${
       thread.first_at && html`, ${t("the_first_time", { time: html`<${Ago} time=${thread.first_at} />` })}`}${
@@ -84,6 +84,13 @@ function Overview({ thread }) {
       thread.size_bytes >= 0 && ` · ${t("size_on_disk", { size: bytesText(thread.size_bytes) })}`} · <code>${visible(path)}</code></p>
     <${AsCommand} lines=${[command(thread, "info"), `${command(thread, "peek")} -n 20 --follow`]} />
   </div>`;
+}
+
+/** How many consumers need attention, and the first of them. */
+function Needing({ thread, consumers }) {
+  const link = ({ name }, n) => html`${n > 0 && ", "}<a key=${name} href=${address.look(thread.id, "c", name)}>${visible(name)}</a>`;
+  return html`${t("n_consumers_need_attention", { n: consumers.length })}: ${consumers.slice(0, NAMED).map(link)}${
+    consumers.length > NAMED ? ", …" : "."}`;
 }
 
 function ToCome({ thread }) {

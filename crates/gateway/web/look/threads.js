@@ -7,6 +7,7 @@ import { Ago } from "../time.js";
 import { visible } from "../text.js";
 import { state } from "../state.js";
 import { api } from "./api.js";
+import { First } from "./first.js";
 import { Spark } from "./plot.js";
 import { useWatch } from "./stream.js";
 import { For, OPEN } from "./words.js";
@@ -15,7 +16,7 @@ import * as address from "../address.js";
 /** How many are shown at first, and at most how many are announced at once. */
 const SHOWN = 200, MOST = 1000;
 
-const isWrong = ({ consumers, dead, error, attention }) => Boolean(error || attention || consumers?.stalled || dead);
+const isWrong = ({ error, attention }) => Boolean(error || attention);
 const nameOf = (thread) => visible(thread.title || thread.name);
 
 export function Threads() {
@@ -33,6 +34,7 @@ export function Threads() {
     ${stream.state === "refused" && html`<p class="error" role="alert">${stream.why}</p>`}
     <p role="search"><input id="search" type="search" placeholder=${t("find_a_thread")} aria-label=${t("find_a_thread")} value=${query} onInput=${(event) => setQuery(event.target.value)}
       onKeyDown=${(event) => { if (event.key === "Escape" && query) { event.stopPropagation(); setQuery(""); } }} /></p>
+    ${data && !data.unread && data.threads.every(({ kind }) => kind !== "thread") && html`<${First} />`}
     ${data ? html`<${Found} data=${data} query=${query} />` : stream.state === "open" && html`<p class="hint">${t("looking")}</p>`}
     ${data && data.total > data.threads.length && html`<p class="hint">${t("from_to_to_of_n_threads",
       { from: offset + 1, to: offset + data.threads.length, n: data.total })} ${" "}

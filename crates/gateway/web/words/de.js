@@ -368,14 +368,22 @@ export default {
   how_long_runs_of_who_took: "Wie lange Läufe von {who} dauerten",
   no_event_came_in_that_time: "In dieser Zeit kam kein Ereignis.",
   events_came_in_that_time: "{events} in dieser Zeit.",
-  drag_over_a_chart_to_choose_a_part_of: "Über ein Diagramm ziehen wählt einen Teil aus.",
+  a_click_or_enter_shows_the_runs_of_that: "Ein Klick oder Enter zeigt die Läufe dieser Zeit; Ziehen oder Umschalt mit einer Pfeiltaste wählt mehr davon.",
+  with_a_filter_it_is_not_known_how_many: "ist im Zeitverlauf nicht bekannt: Er hat einen Filter, und wie viele der eingegangenen Ereignisse er wollte, wird nicht gezählt.",
+  now_waiting: "Jetzt: {waiting}.",
+  now_nothing_waits: "Jetzt wartet nichts.",
+  counted_back_from_what_waits_now: "Zurückgerechnet von dem, was jetzt wartet; übersprungene und verfallene Ereignisse fehlen.",
   from_to_to: "{from} bis {to}",
   its_events: "Seine Ereignisse",
   runs_of_who: "Läufe von {who}",
   any_time_2: "Jederzeit",
   // look/command.js
   as_a_command: "Als Befehl",
+  // look/compared.js
+  handled: "Bearbeitet",
+  in_the_slowest_part_95_of_100_runs_took: "95 von 100 Läufen waren schneller, wo das am längsten war",
   // look/consumer.js
+  every_attempt_of_the_last_hour_has_failed: "In der letzten Stunde ist jeder Versuch gescheitert.",
   cursor: "Cursor",
   n_dead_letters: { one: "{n} Dead Letter", other: "{n} Dead Letters" },
   its_filter_failed_on_n_events: { one: "sein Filter scheiterte an {n} Ereignis", other: "sein Filter scheiterte an {n} Ereignissen" },
@@ -537,6 +545,12 @@ export default {
   narrow_down: "Eingrenzen",
   last_span: "letzte",
   since_time: "seit {time}",
+  // look/first.js
+  what_this_is_for: "Wozu das gut ist",
+  a_queue_keeps_what_is_pushed_into_it: "Eine Queue bewahrt auf, was hineingestellt wird, und startet für Neues einen Befehl, ihren Consumer.",
+  here_one_sees_what_came_what_waits_what: "Hier siehst du, was kam, was wartet und was warum scheiterte, und versuchst es noch einmal.",
+  subscribe_a_consumer_and_push_something: "Einen Consumer abonnieren und etwas hineinstellen:",
+  make_a_queue_with_a_consumer_and_look: "Eine Queue mit einem Consumer anlegen, etwas hineinstellen und sie hier ansehen:",
   // look/letter.js
   retried_what: "Noch einmal versucht: {what}.",
   the_runs: "Die Läufe",
@@ -623,10 +637,8 @@ export default {
   // look/thread.js
   in_this_thread: "In diesem Thread",
   consumers: "Consumer",
-  n_consumers_have_stalled: { one: "{n} Consumer steht still", other: "{n} Consumer stehen still" },
-  nothing_was_taken_by_n_consumers: { one: "{n} Consumer holt nichts ab", other: "{n} Consumer holen nichts ab" },
+  n_consumers_need_attention: { one: "{n} Consumer braucht Aufmerksamkeit", other: "{n} Consumer brauchen Aufmerksamkeit" },
   nothing_is_wrong: "Alles in Ordnung.",
-  n_consumers_are_paused_while_events: { one: "{n} Consumer ist pausiert, während Ereignisse warten.", other: "{n} Consumer sind pausiert, während Ereignisse warten." },
   the_agent_asks_for_permission_answer_it: "Der Agent bittet um Erlaubnis: beantworten",
   no_consumer_is_subscribed_events_are: "Kein Consumer ist abonniert: Ereignisse werden gespeichert und starten nichts.",
   events_in_all: "{events} insgesamt",

@@ -369,14 +369,22 @@ export default {
   how_long_runs_of_who_took: "How long runs of {who} took",
   no_event_came_in_that_time: "No event came in that time.",
   events_came_in_that_time: "{events} came in that time.",
-  drag_over_a_chart_to_choose_a_part_of: "Drag over a chart to choose a part of it.",
+  a_click_or_enter_shows_the_runs_of_that: "A click, or Enter, shows the runs of that time; dragging, or Shift and an arrow key, chooses more of it.",
+  with_a_filter_it_is_not_known_how_many: "is not known over time: it has a filter, and how many of the events that came it wanted is not counted.",
+  now_waiting: "Now {waiting}.",
+  now_nothing_waits: "Now nothing waits.",
+  counted_back_from_what_waits_now: "Counted back from what waits now; events that were skipped or expired are left out.",
   from_to_to: "{from} to {to}",
   its_events: "Its events",
   runs_of_who: "Runs of {who}",
   any_time_2: "Any time",
   // look/command.js
   as_a_command: "As a command",
+  // look/compared.js
+  handled: "Handled",
+  in_the_slowest_part_95_of_100_runs_took: "95 of 100 runs took less, where that was longest",
   // look/consumer.js
+  every_attempt_of_the_last_hour_has_failed: "Every attempt of the last hour has failed.",
   cursor: "cursor",
   n_dead_letters: { one: "{n} dead letter", other: "{n} dead letters" },
   its_filter_failed_on_n_events: { one: "its filter failed on {n} event", other: "its filter failed on {n} events" },
@@ -538,6 +546,12 @@ export default {
   narrow_down: "Narrow down",
   last_span: "last",
   since_time: "since {time}",
+  // look/first.js
+  what_this_is_for: "What this is for",
+  a_queue_keeps_what_is_pushed_into_it: "A queue keeps what is pushed into it, and starts a command, its consumer, for what is new.",
+  here_one_sees_what_came_what_waits_what: "Here you see what came, what waits, what failed and why, and try it again.",
+  subscribe_a_consumer_and_push_something: "Subscribe a consumer, and push something:",
+  make_a_queue_with_a_consumer_and_look: "Make a queue with a consumer, push something, and look at it here:",
   // look/letter.js
   retried_what: "Retried: {what}.",
   the_runs: "The runs",
@@ -624,10 +638,8 @@ export default {
   // look/thread.js
   in_this_thread: "In this thread",
   consumers: "Consumers",
-  n_consumers_have_stalled: { one: "{n} consumer has stalled", other: "{n} consumers have stalled" },
-  nothing_was_taken_by_n_consumers: { one: "nothing was taken by {n} consumer", other: "nothing was taken by {n} consumers" },
+  n_consumers_need_attention: { one: "{n} consumer needs attention", other: "{n} consumers need attention" },
   nothing_is_wrong: "Nothing is wrong.",
-  n_consumers_are_paused_while_events: { one: "{n} consumer is paused while events wait.", other: "{n} consumers are paused while events wait." },
   the_agent_asks_for_permission_answer_it: "The agent asks for permission: answer it",
   no_consumer_is_subscribed_events_are: "No consumer is subscribed: events are stored, and start nothing.",
   events_in_all: "{events} in all",

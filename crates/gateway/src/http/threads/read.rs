@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use thread::model::subscription::ConsumerId;
+use thread::model::time;
 use thread_sessions::{Kind, RequestError};
 use utoipa::IntoParams;
 
@@ -159,6 +160,8 @@ pub async fn content(
 pub struct RunsQuery {
     /// Only runs before this one.
     before: Option<String>,
+    /// Only those that ended at this time or later, or are under way.
+    from: Option<String>,
     /// At most so many, 50 if it is left out; never more than 200.
     limit: Option<u32>,
     /// Only those with this outcome.
@@ -182,8 +185,16 @@ pub async fn runs(
 ) -> Answer<RunPage> {
     let before =
         query.before.map(|before| before.parse().map_err(|_| ApiError::bad("'before' is no id of a run")));
+    let from = query.from.map(|from| {
+        time::parse(&from).ok_or_else(|| ApiError::bad("'from' is no time such as 2026-01-31T12:00:00Z"))
+    });
     let (limit, consumer) = (limit(query.limit), ConsumerId::stored(consumer));
-    let which = runs::Which { before: before.transpose()?, outcome: query.outcome, longest: query.longest };
+    let which = runs::Which {
+        before: before.transpose()?,
+        from: from.transpose()?,
+        outcome: query.outcome,
+        longest: query.longest,
+    };
     let page = move |queue: &mut _| runs::page(queue, &consumer, which, limit);
     Ok(Json(gateway.inspector.at(&thread, Kind::Read, move |_, _, queue| page(queue)).await?))
 }

@@ -77,7 +77,7 @@ pub struct Figures {
     pub dead: u64,
     /// When the oldest event was stored that is pending for a consumer.
     pub oldest_pending_at: Option<String>,
-    /// Why it needs attention, in one line.
+    /// Why it needs attention, in one line: the first of its consumers' problems, or that its agent asks.
     pub attention: Option<String>,
     /// The conversation's agent has answered everything, and its program is kept open for a next message.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -203,7 +203,18 @@ pub struct Consumer {
     pub in_hand: Option<InHand>,
     /// What to know about its last runs.
     pub notes: Vec<String>,
+    /// Why it needs attention: what `thread info --check` finds without limits.
+    pub problems: Vec<Problem>,
     pub settings: Settings,
+}
+
+/// A reason why a consumer needs attention, as in `thread info --check --json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Problem {
+    /// A word for programs, such as `stalled`.
+    pub check: String,
+    /// Details, for people; may be empty.
+    pub problem: String,
 }
 
 /// What a pool has in hand.
