@@ -654,6 +654,12 @@ async def sessions_are_searched_renamed_switched_and_deleted():
             await tab.fill("#search", "invoices")
             await expect(titles).to_have_text(["Invoices of May"])
             await expect(tab.locator(".session mark")).to_have_text("Invoices")
+            # All words have to occur; what is quoted is a phrase.
+            await tab.fill("#search", "may INVOICES")
+            await expect(titles).to_have_text(["Invoices of May"])
+            await expect(tab.locator(".session mark")).to_have_text("May")
+            await tab.fill("#search", '"may invoices"')
+            await tab.see("Nothing found in titles, messages and tools.", ".sessions")
             await tab.fill("#search", "nowhere")
             await tab.see("Nothing found in titles, messages and tools.", ".sessions")
             note, box = await tab.get_by_text("Nothing found").bounding_box(), await tab.locator("#search").bounding_box()
@@ -713,7 +719,7 @@ async def what_is_found_is_shown_in_its_place():
                 if (!range || !box) return false;
                 const inner = range.getBoundingClientRect(), outer = box.getBoundingClientRect();
                 return inner.height > 0 && inner.top >= outer.top && inner.bottom <= outer.bottom; })()"""
-            for words, shown in ("needle.conf", "needle.conf"), ("PORT = 8080", "port = 8080"), ("no route", "no route"), ("HAYSTACK", "haystack"), ("later 7", "later 7"):
+            for words, shown in ("needle.conf", "needle.conf"), ('"PORT = 8080"', "port = 8080"), ("host route", "route"), ("HAYSTACK", "haystack"), ('"later 7"', "later 7"):
                 await tab.fill("#search", words)
                 hit = tab.locator(".session", has=tab.page.locator("mark"))
                 await expect(hit).to_have_count(1)

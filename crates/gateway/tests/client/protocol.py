@@ -299,6 +299,11 @@ async def sessions_are_made_listed_named_searched_and_removed():
         assert event["payload"]["title"] == "Deux" and event["seq"]
         assert (await client.request("sessions.list", limit=1))["sessions"][0]["title"] == "Deux"
 
+        # All words have to occur, in whatever place; what is quoted is a phrase.
+        both = await client.request("sessions.search", query="one  \"needle IS\"")
+        assert [(session["id"], "needle" in session["match"]) for session in both["sessions"]] == [(ids[0], True)]
+        for query in "needle two", '"is needle"', "one \"needle here\"":
+            assert (await client.request("sessions.search", query=query))["sessions"] == [], query
         found = await client.request("sessions.search", query="NEEDLE")
         assert [session["id"] for session in found["sessions"]] == [ids[0]]
         assert "needle" in found["sessions"][0]["match"]
