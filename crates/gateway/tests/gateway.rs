@@ -194,6 +194,7 @@ scenarios! {
         a_gateway_that_stops_leaves_the_address_of_another
         a_fork_has_what_was_said_and_answers_none_of_it_again
         a_fork_keeps_the_answers_of_messages_that_were_queued
+        a_fork_has_what_was_said_before_an_answer_was_stopped
         what_is_copied_keeps_its_time
         a_deletion_is_finished_although_its_gateway_was_killed
         the_stream_of_a_run_that_ended_is_deleted_and_nothing_else

@@ -584,6 +584,24 @@ async def a_run_is_stopped():
                 await expect(tab.locator(".when")).to_have_count(0)
                 await expect(tab.locator(".answer")).to_have_text("As far as this")
                 await tab.reload()
+            # Variants after it have it too, and the one beside it.
+            await tab.say("more")
+            await tab.answer("You said: more").wait_for()
+            again = lambda n: tab.locator(".exchange").nth(n).get_by_role("button", name="Try again")
+            # Without the mouse, those of the last message are visible.
+            await tab.mouse.move(0, 0)
+            assert await again(-1).evaluate("e => getComputedStyle(e.parentElement).opacity") == "1"
+            await again(-1).click()
+            await expect(tab.locator(".variants .figure")).to_have_text("2/2")
+            await expect(tab.locator(".cancelled")).to_have_text(re.compile(r"^Stopped by you · \d+:\d\d"))
+            await expect(tab.locator(".answer")).to_have_text(["As far as this", "You said: more"])
+            await tab.locator(".exchange").first.hover()
+            await again(0).click()
+            await expect(tab.locator(".variants .figure")).to_have_text("2/2")
+            await expect(tab.locator(".said")).to_have_count(1)
+            await tab.get_by_role("link", name="Previous variant").click()
+            await expect(tab.locator(".answer")).to_have_text(["As far as this", "You said: more"])
+            await expect(tab.locator(".cancelled")).to_have_count(1)
 
 
 async def a_failure_stands_where_it_happened():
