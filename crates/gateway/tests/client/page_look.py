@@ -63,6 +63,17 @@ async def what_is_wrong_is_said_first_and_can_be_mended():
         await expect(tab.locator(".settings")).to_contain_text(command)
         await tab.reload()
         await expect(tab.locator(".runs li")).to_have_count(3)
+        # One that gives up on an event and goes on: what failed, why, and what can be done.
+        await tab.open("#/look/inbox")
+        inbox.subscribe("clerk", "echo no ink; exit 4", "--deliver", "stdin", "--max-attempts", "1", "--stall-after", "never")
+        inbox.do("pause", "--consumer", "clerk")
+        inbox.push("a letter")
+        clerk = card(tab, "clerk")
+        await button(tab, "Resume", clerk).click()
+        await expect(clerk.locator(".came-of")).to_contain_text("failed again: exit 4: no ink")
+        await expect(clerk.locator(".state").first).to_contain_text("idle, last run failed")
+        await expect(clerk.locator(".why")).to_contain_text("exit 4: no ink")
+        await expect(clerk.locator(".todo").first).to_contain_text("retry it under Dead letters")
 
 
 async def a_consumer_is_paused_resumed_stopped_and_moved():

@@ -689,6 +689,7 @@ export default {
   close_the_trace: "Den Trace schließen",
   // look/words.js
   open_idle: "offen, untätig",
+  idle_its_last_run_failed: "untätig, letzter Lauf gescheitert",
   stalled: "steht still",
   idle: "untätig",
   succeeded: "gelungen",
@@ -721,5 +722,6 @@ export default {
   nothing_attends_to_its_wait_resume_or: "Niemand kümmert sich um sein Warten. Fortsetzen oder das nächste Ereignis startet ihn wieder.",
   it_tries_again_by_itself_resume_tries: "Er versucht es von selbst wieder. Fortsetzen versucht es jetzt.",
   it_has_no_handler_a_program_must_pop: "Er hat keinen Handler: Ein Programm muss seine Ereignisse abholen, oder jemand muss ihn abbestellen.",
+  it_gave_up_on_its_last_event_which_is_a: "Er hat ein Ereignis aufgegeben, das nun ein Dead Letter ist: Ist die Ursache behoben, unter Dead Letters noch einmal versuchen.",
   nothing_starts_it_by_itself_resume_does: "Nichts startet ihn von selbst: Fortsetzen tut es, und das nächste Ereignis.",
 };

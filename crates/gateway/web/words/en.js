@@ -690,6 +690,7 @@ export default {
   close_the_trace: "Close the trace",
   // look/words.js
   open_idle: "open, idle",
+  idle_its_last_run_failed: "idle, last run failed",
   stalled: "stalled",
   idle: "idle",
   succeeded: "succeeded",
@@ -722,5 +723,6 @@ export default {
   nothing_attends_to_its_wait_resume_or: "Nothing attends to its wait. Resume, or the next event, starts it again.",
   it_tries_again_by_itself_resume_tries: "It tries again by itself. Resume tries now.",
   it_has_no_handler_a_program_must_pop: "It has no handler: a program must pop its events, or someone must unsubscribe it.",
+  it_gave_up_on_its_last_event_which_is_a: "It gave up on an event, which is a dead letter now: when the cause is mended, retry it under Dead letters.",
   nothing_starts_it_by_itself_resume_does: "Nothing starts it by itself: resume does, and so does the next event.",
 };
