@@ -14,10 +14,12 @@ use thread::model::subscription::{ConsumerId, Subscription};
 use thread::model::time::{self, Time};
 use thread::pending::CountLimits;
 use thread_conversation::CONSUMER;
+use thread_protocol::Content;
 use thread_sessions::Result;
 
 use super::dto::{
-    Consumer, ConsumerCounts, Figures, InHand, LastRun, RunUnderWay, Settings, State, Summary, Thread, ToCome,
+    Consumer, ConsumerCounts, Figures, InHand, LastRun, RunUnderWay, Settings, State, Summary, Thread,
+    ThreadKind, ToCome,
 };
 use super::rate::Rate;
 use super::threads::{Target, ThreadId};
@@ -118,6 +120,7 @@ fn look(queue: &mut Queue, rate: &mut Rate, until: Instant, count: CountLimits) 
         rate: rate.series(now),
         consumers,
         dead,
+        scheduled: queue.count_scheduled()?,
         oldest_pending_at: oldest,
         attention: attention(&statuses, now),
         agent_is_idle: false,
@@ -207,8 +210,7 @@ pub fn thread(
         first_at,
         rate_by_hour: hours.series(now),
         consumers_state,
-        to_come: to_come(queue)?,
-        scheduled: queue.count_scheduled()?,
+        to_come: to_come(queue, target.id.kind())?,
     };
     Ok((thread, looked.is_moving))
 }
@@ -221,12 +223,17 @@ fn beginning(text: &str) -> String {
     text[..text.floor_char_boundary(BEGINNING)].to_owned()
 }
 
-fn to_come(queue: &mut Queue) -> Result<Vec<ToCome>> {
+fn to_come(queue: &mut Queue, kind: ThreadKind) -> Result<Vec<ToCome>> {
+    // Messages of a session may be parts, with files.
+    let readable = |content: &str| match kind {
+        ThreadKind::Session => beginning(&Content::stored(content).text()),
+        _ => beginning(content),
+    };
     let schedules = queue.schedules()?.into_iter().map(|schedule| ToCome {
         next: schedule.next.filter(|_| !schedule.paused).map(time::format),
         rule: Some(schedule.timing.text()),
         kind: schedule.kind,
-        content: beginning(&schedule.content),
+        content: readable(&schedule.content),
         id: schedule.name,
     });
     let scheduled = queue.scheduled(None, SHOWN)?.into_iter().map(|scheduled| ToCome {
@@ -234,7 +241,7 @@ fn to_come(queue: &mut Queue) -> Result<Vec<ToCome>> {
         next: Some(time::format(scheduled.due)),
         rule: None,
         kind: scheduled.event.kind.as_str().to_owned(),
-        content: beginning(&scheduled.event.content),
+        content: readable(&scheduled.event.content),
     });
     Ok(schedules.chain(scheduled).collect())
 }

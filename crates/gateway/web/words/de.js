@@ -55,6 +55,7 @@ export default {
   enter_sends_shift_enter_makes_a_new: "Enter sendet, Umschalt+Enter macht eine neue Zeile",
   stops_this_answer_what_waits_is: "Stoppt diese Antwort. Was wartet, wird als Nächstes beantwortet.",
   stop: "Stopp",
+  later_2: "Später …",
   send_as_a_variant: "Als Variante senden",
   send: "Senden",
   // connection.js
@@ -86,6 +87,7 @@ export default {
   close_what_is_open_leave_what_is_typed: "Offenes schließen, Eingabe verlassen",
   new_session: "neue Sitzung",
   write_a_message: "Nachricht schreiben",
+  allow_deny_the_request_first_go_there: "die Anfrage mit dem Fokus erlauben, ablehnen; sonst zu ihr gehen",
   this_help: "diese Hilfe",
   keys: "Tasten",
   close: "Schließen",
@@ -206,6 +208,16 @@ export default {
   ended_early_stage: "Früh beendet: {stage}",
   copy_answer: "Antwort kopieren",
   n_tokens: { one: "{n} Token", other: "{n} Tokens" },
+  // scheduled.js
+  send_later: "Später senden",
+  in: "In",
+  unit: "Einheit",
+  minutes: "Minuten",
+  hours: "Stunden",
+  days: "Tagen",
+  schedule: "Vormerken",
+  at: "Um",
+  it_comes_even_if_this_page_is_closed: "Sie wird dann auch gesendet, wenn diese Seite geschlossen ist.",
   // sessions.js
   any_time: "jederzeit",
   today: "heute",
@@ -621,7 +633,8 @@ export default {
   the_agent_otherwise: "der Agent sonst",
   waiting_for_an_event: "Warten auf ein Ereignis",
   // look/thread.js
-  in_this_thread: "In diesem Thread",
+  in_this_thread: "In dieser Queue",
+  push_now: "Jetzt hineinstellen",
   consumers: "Consumer",
   n_consumers_have_stalled: { one: "{n} Consumer steht still", other: "{n} Consumer stehen still" },
   nothing_was_taken_by_n_consumers: { one: "{n} Consumer holt nichts ab", other: "{n} Consumer holen nichts ab" },

@@ -56,6 +56,7 @@ export default {
   enter_sends_shift_enter_makes_a_new: "Enter sends, Shift+Enter makes a new line",
   stops_this_answer_what_waits_is: "Stops this answer. What waits is answered next.",
   stop: "Stop",
+  later_2: "Later …",
   send_as_a_variant: "Send as a variant",
   send: "Send",
   // connection.js
@@ -87,6 +88,7 @@ export default {
   close_what_is_open_leave_what_is_typed: "close what is open, leave what is typed in",
   new_session: "new session",
   write_a_message: "write a message",
+  allow_deny_the_request_first_go_there: "allow, deny the request that has the focus; without one, go to it",
   this_help: "this help",
   keys: "Keys",
   close: "Close",
@@ -207,6 +209,16 @@ export default {
   ended_early_stage: "Ended early: {stage}",
   copy_answer: "Copy answer",
   n_tokens: { one: "{n} token", other: "{n} tokens" },
+  // scheduled.js
+  send_later: "Send later",
+  in: "In",
+  unit: "Unit",
+  minutes: "minutes",
+  hours: "hours",
+  days: "days",
+  schedule: "Schedule",
+  at: "At",
+  it_comes_even_if_this_page_is_closed: "It is sent then even if this page is closed.",
   // sessions.js
   any_time: "any time",
   today: "today",
@@ -622,7 +634,8 @@ export default {
   the_agent_otherwise: "the agent otherwise",
   waiting_for_an_event: "waiting for an event",
   // look/thread.js
-  in_this_thread: "In this thread",
+  in_this_thread: "In this queue",
+  push_now: "Push now",
   consumers: "Consumers",
   n_consumers_have_stalled: { one: "{n} consumer has stalled", other: "{n} consumers have stalled" },
   nothing_was_taken_by_n_consumers: { one: "nothing was taken by {n} consumer", other: "nothing was taken by {n} consumers" },
