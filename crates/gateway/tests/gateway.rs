@@ -337,6 +337,7 @@ scenarios! {
     attachments {
         an_image_goes_round
         an_image_is_sent_by_the_clients_of_both_versions
+        a_socket_refuses_files_that_are_none_and_makes_no_session
         an_answer_bears_the_keys_that_clients_look_for
         metadata_of_messages_is_kept_and_passed_on
         a_url_that_is_not_ours_is_refused_wherever_it_is_shown
