@@ -33,6 +33,8 @@ class State extends Reader {
       onChange: () => { this.watchAll(); this.changed(); },
     });
     this.watch = null;
+    /** How many queues need somebody, as far as is known in Chat; requests for permission are in its list. */
+    this.needing = 0;
     this.variants = new Variants((method, params) => this.connection.request(method, params), () => this.changed());
   }
 
@@ -140,6 +142,10 @@ class State extends Reader {
     if (!isWanted) return;
     let known = null;
     const onEvent = ({ data }) => {
+      const needing = data.threads.filter(({ error, attention }) => error || (attention && !/^the agent asks[^;]*$/.test(attention))).length;
+      if (needing !== this.needing) { this.needing = needing; this.changed(); }
+      const here = data.threads.find(({ id }) => id === this.conversation?.id);
+      if (here && here.scheduled !== this.conversation.scheduled) this.learnToCome(this.conversation);
       const now = data.threads.map(({ id, title, last_event_id: last, attention }) => [id, title, last, attention].join()).sort().join();
       if (known !== null && now !== known) this.refreshSoon();
       known = now;

@@ -4,7 +4,7 @@ export default {
   // agents.js
   a_new_conversation: "Ein neues Gespräch",
   no_agent_is_set_up_here_messages_wait: "Hier ist kein Agent eingerichtet: Nachrichten warten, bis einer da ist.",
-  what_is_said_and_done_here_is_kept_in_a: "Was hier gesagt und getan wird, steht in einer dauerhaften Queue auf diesem Rechner.",
+  what_is_said_and_done_here_is_kept_in_a: "Was hier gesagt und getan wird, steht in einer dauerhaften Queue auf diesem Rechner. Queues zeigt, was kam, was wartet und was scheiterte, hier und in jeder anderen Queue.",
   suggestions: "Vorschläge",
   agent: "Agent",
   who_answers_from_the_next_message_on: "Wer ab der nächsten Nachricht antwortet",
@@ -143,6 +143,7 @@ export default {
   parts_of_this_page: "Teile dieser Seite",
   chat: "Chat",
   queues: "Queues",
+  events_and_consumers_what_waits_and_what: "Ereignisse und Consumer: was kam, was wartet und was scheiterte",
   log_out: "Abmelden",
   colours: "Farben",
   language: "Sprache",

@@ -5,7 +5,7 @@ export default {
   // agents.js
   a_new_conversation: "A new conversation",
   no_agent_is_set_up_here_messages_wait: "No agent is set up here: messages wait until one is there.",
-  what_is_said_and_done_here_is_kept_in_a: "What is said and done here is kept in a durable queue on this machine.",
+  what_is_said_and_done_here_is_kept_in_a: "What is said and done here is kept in a durable queue on this machine. Queues shows what came, what waits and what failed, here and in every other queue.",
   suggestions: "Suggestions",
   agent: "Agent",
   who_answers_from_the_next_message_on: "Who answers from the next message on",
@@ -144,6 +144,7 @@ export default {
   parts_of_this_page: "Parts of this page",
   chat: "Chat",
   queues: "Queues",
+  events_and_consumers_what_waits_and_what: "Events and consumers: what came, what waits and what failed",
   log_out: "Log out",
   colours: "Colours",
   language: "Language",
