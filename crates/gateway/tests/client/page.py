@@ -91,7 +91,7 @@ class Tab:
         # On a phone without sessions, the box to write in is shown at once.
         if await self.page.locator(".sessions .new").is_visible():
             await self.page.click(".sessions .new")
-            await self.page.wait_for_selector("h1:has-text('New session')")
+            await self.page.wait_for_selector("h1:has-text('New conversation')")
         await self.say(text)
         await self.page.wait_for_url("**/#/s/*")
         return self.session()
@@ -810,7 +810,7 @@ async def what_is_found_is_shown_in_its_place():
                 await tab.reload()
                 await tab.until(in_view)
                 await tab.open("#/new")
-                await expect(tab.locator("h1")).to_have_text("New session")
+                await expect(tab.locator("h1")).to_have_text("New conversation")
                 await tab.until(f"{marked}.length === 0")
 
 
@@ -917,7 +917,7 @@ async def what_is_typed_after_new_or_edit_is_the_message():
                     link.click();
                     for (const key of "gl") link.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
                 }""")
-                await expect(tab.locator("h1")).to_have_text("New session")
+                await expect(tab.locator("h1")).to_have_text("New conversation")
                 await expect(message).to_have_value("gl")
                 assert tab.page.url.endswith("#/new")
                 await tab.context.close()
@@ -1034,7 +1034,7 @@ async def everything_can_be_done_with_the_keyboard():
             await expect(tab.locator("#message")).to_be_focused()
             await press("Escape")
             await press("n")
-            await tab.wait_for_selector("h1:has-text('New session')")
+            await tab.wait_for_selector("h1:has-text('New conversation')")
             await expect(tab.locator("#message")).to_be_focused()
             await tab.keyboard.type("ask")
             await press("Enter")

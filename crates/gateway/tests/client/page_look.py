@@ -270,7 +270,7 @@ async def an_event_is_pushed_and_the_command_next_to_it_does_the_same():
 
 async def events_are_filtered_read_page_by_page_and_followed():
     async with looking(thread=lambda inbox: inbox.batch(events(1000))) as (inbox, gateway, browser, tab):
-        await tab.get_by_role("navigation", name="In this thread").get_by_role("link", name="Events").click()
+        await tab.get_by_role("navigation", name="In this queue").get_by_role("link", name="Events").click()
         texts = tab.locator(".list-box .text")
         await expect(texts.first).to_have_text("number 1000")
         # Page by page to the beginning; rows far from the view are not elements.
@@ -377,7 +377,7 @@ async def old_events_that_nobody_takes_are_flagged():
         await expect(reader.locator(".why")).to_contain_text("not taken for 15 min")
         await expect(tab.locator(".verdict")).to_have_text("nothing was taken by 1 consumer.")
         await tab.open("#/look")
-        await expect(tab.locator(".verdict")).to_have_text("1 thread needs attention.")
+        await expect(tab.locator(".verdict")).to_have_text("1 queue needs attention.")
         await expect(tab.locator(".attention")).to_contain_text("nothing was taken by reader for 15m")
         inbox.do("ack", "--consumer", "reader", "1")
         await expect(tab.locator(".verdict")).to_have_text("Nothing is wrong.")
@@ -527,14 +527,14 @@ async def threads_are_found_and_hidden_ones_are_counted():
         inbox.do("push", "--source", "external:cli", "the backup", thread=session)
         await tab.open("#/look")
         await expect(tab.locator(".threads li")).to_have_count(2)
-        await expect(tab.locator(".verdict")).to_have_text("1 thread needs attention.")
+        await expect(tab.locator(".verdict")).to_have_text("1 queue needs attention.")
         await tab.fill("#search", "backup")
         await expect(tab.locator(".threads li")).to_have_count(1)
-        await expect(tab.locator(".verdict")).to_contain_text("1 of 2 threads has that in the name. 1 other needs attention.")
+        await expect(tab.locator(".verdict")).to_contain_text("1 of 2 queues has that in the name. 1 other needs attention.")
         await tab.keyboard.press("Escape")
         await expect(tab.locator("#search")).to_have_value("")
         await expect(tab.locator(".threads li")).to_have_count(2)
-        await expect(tab.locator(".verdict")).to_have_text("1 thread needs attention.")
+        await expect(tab.locator(".verdict")).to_have_text("1 queue needs attention.")
 
 
 async def a_gateway_that_is_killed_while_one_looks_is_a_pause():
