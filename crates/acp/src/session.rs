@@ -168,6 +168,7 @@ impl Session {
             priority: None,
             metadata: None,
             idempotency_key: Some(Uuid::new_v4().to_string()),
+            at: None,
         };
         match self.client.call::<Agent>(&params).await {
             Ok(accepted) => {

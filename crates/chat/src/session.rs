@@ -94,6 +94,7 @@ impl Session {
             priority: None,
             metadata: None,
             idempotency_key: Some(Uuid::new_v4().to_string()),
+            at: None,
         };
         self.call::<Agent>(&params).await
     }

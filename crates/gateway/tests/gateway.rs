@@ -122,6 +122,7 @@ scenarios! {
         a_client_connects_and_learns_the_methods
         requests_are_answered_in_their_order
         a_message_keeps_what_its_client_may_say_about_it
+        a_message_is_sent_later
         a_switch_reports_what_is_under_way_and_how_it_failed
         every_event_of_a_run_reaches_every_client
         what_other_programs_say_is_seen_like_anything_else
@@ -194,6 +195,7 @@ scenarios! {
         a_gateway_that_stops_leaves_the_address_of_another
         a_fork_has_what_was_said_and_answers_none_of_it_again
         a_fork_keeps_the_answers_of_messages_that_were_queued
+        a_fork_has_what_was_said_before_an_answer_was_stopped
         what_is_copied_keeps_its_time
         a_deletion_is_finished_although_its_gateway_was_killed
         the_stream_of_a_run_that_ended_is_deleted_and_nothing_else
@@ -335,6 +337,7 @@ scenarios! {
     attachments {
         an_image_goes_round
         an_image_is_sent_by_the_clients_of_both_versions
+        a_socket_refuses_files_that_are_none_and_makes_no_session
         an_answer_bears_the_keys_that_clients_look_for
         metadata_of_messages_is_kept_and_passed_on
         a_url_that_is_not_ours_is_refused_wherever_it_is_shown
@@ -378,6 +381,7 @@ scenarios! {
         a_run_has_its_output_and_an_event_what_became_of_it
         events_are_browsed_from_the_newest_on
         an_event_is_stored_once_and_only_if_it_is_one
+        what_is_scheduled_is_cancelled_or_made_an_event_now
         a_live_tail_continues_after_it_was_cut
         a_slow_filter_is_cut_off_and_delays_no_other_request
         read_only_allows_only_reading
@@ -412,6 +416,7 @@ scenarios! {
         events_of_a_message_are_its_own
         a_waiting_message_shows_it_and_can_be_withdrawn_or_hurried
         an_agent_is_chosen_for_a_session_and_changed_later
+        a_message_is_sent_later_and_can_be_cancelled
         a_run_is_stopped
         a_failure_stands_where_it_happened
         files_are_picked_dropped_and_pasted

@@ -5,7 +5,9 @@ import { t } from "./language.js";
 import { Greeting, Picker, Prompts } from "./agents.js";
 import { Completions, completed, completions } from "./commands.js";
 import { Do } from "./parts.js";
+import { Later } from "./scheduled.js";
 import { upload } from "./attachments.js";
+import { focusBox, hasKeyboard } from "./focus.js";
 import { beginning, contentOf, draftOf } from "./text.js";
 import { drafts } from "./kept.js";
 import { state } from "./state.js";
@@ -19,8 +21,6 @@ const PRIORITIES = [
   ["later", t("when_idle"), t("answered_when_no_other_message_waits")],
 ];
 
-/** On a phone, Enter makes a new line. */
-const hasKeyboard = () => matchMedia("(hover: hover)").matches;
 
 /** `session`: the key under which the draft is kept; `edited`: the exchange whose message is changed, for a copy. */
 export function Composer({ session, activeRun, isBusy, edited, dropped }) {
@@ -34,6 +34,7 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
   const { text, files, priority = "next", agent } = draft;
   const [chosen, setChosen] = useState(0);
   const [left, setLeft] = useState(null);
+  const [asksWhen, askWhen] = useState(false);
   const found = edited || session === "new" || left === text ? []
     : completions(text, state.conversation.commands);
   const at = Math.min(chosen, found.length - 1);
@@ -57,7 +58,8 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
       setUploading((n) => n - 1);
     }
   };
-  const send = async () => {
+  /** `at`: when, if that is later. */
+  const send = async (at) => {
     if (isEmpty) return;
     setError(null);
     const content = files.length
@@ -65,13 +67,15 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
       : text;
     try {
       if (edited) await state.sendCopy(edited, content);
-      else await state.send(content, priority, session === "new" ? agent : undefined);
+      else await state.send(content, { priority, agent: session === "new" ? agent : undefined, at });
       change(() => ({ text: "", files: [], priority: "next" }));
     } catch (error) {
       setError(error.message);
     }
     area.current?.focus();
   };
+  /** The button is gone then: the focus goes where one writes. */
+  const stop = () => state.cancel(activeRun).then(focusBox);
   const suggest = (text) => {
     change(() => ({ text }));
     area.current.focus();
@@ -149,10 +153,12 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
       <span class="hint keys-hint">${t("enter_sends_shift_enter_makes_a_new")}</span>
       <span class="space"></span>
       ${activeRun?.runId && !edited && html`<${Do} class="stop"
-        title=${t("stops_this_answer_what_waits_is")} action=${() => state.cancel(activeRun)}>${t("stop")}<//>`}
+        title=${t("stops_this_answer_what_waits_is")} action=${stop}>${t("stop")}<//>`}
+      ${!edited && html`<button type="button" disabled=${isEmpty} onClick=${() => askWhen(true)}>${t("later_2")}</button>`}
       <button class="primary" disabled=${isEmpty}>${edited ? t("send_as_a_variant") : t("send")}</button>
     </div>
     </div>
+    ${asksWhen && html`<${Later} onSend=${send} onClose=${() => askWhen(false)} />`}
     ${session === "new" && isEmpty && html`<${Prompts} name=${agent} onPrompt=${suggest} />`}
   </form>`;
 }

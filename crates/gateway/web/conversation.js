@@ -34,6 +34,9 @@ export class Conversation {
     /** Messages that were sent and have not come back as events; how many were ever sent. */
     this.sending = [];
     this.sent = 0;
+    /** What is scheduled in it, as the gateway has it: the first of these, and how many there are. */
+    this.toCome = [];
+    this.scheduled = 0;
     /** The search hit that is marked: `{item, step}`. */
     this.found = null;
     this.version = 0;

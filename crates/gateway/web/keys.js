@@ -3,6 +3,7 @@
 import { html, useEffect, useState } from "./vendor/preact.js";
 import { t } from "./language.js";
 import { Dialog } from "./dialog.js";
+import { focusRequest } from "./focus.js";
 import { state } from "./state.js";
 import * as address from "./address.js";
 
@@ -14,6 +15,7 @@ export const KEYS = [
   ["Esc", t("close_what_is_open_leave_what_is_typed")],
   ["n", t("new_session")],
   ["w", t("write_a_message")],
+  ["a, d", t("allow_deny_the_request_first_go_there")],
   ["?", t("this_help")],
 ];
 
@@ -82,6 +84,14 @@ function useTyped() {
   };
 }
 
+/** Answers the request for permission that has the focus, with the choice that has this key; otherwise goes to the next
+ * one, so that nothing is allowed that was not in view. */
+function answer(key) {
+  const card = document.activeElement?.closest(".permission.open");
+  if (!card) focusRequest();
+  else card.querySelector(`[aria-keyshortcuts="${key}"]`)?.click();
+}
+
 export function useKeys(onHelp) {
   const isText = useTyped();
   useEffect(() => {
@@ -107,6 +117,8 @@ export function useKeys(onHelp) {
         j: () => move(list(), 1),
         k: () => move(list(), -1),
         w: () => document.querySelector("#message")?.focus(),
+        a: () => answer("a"),
+        d: () => answer("d"),
         "?": onHelp,
       };
       if (!actions[key]) return;

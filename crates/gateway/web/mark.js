@@ -1,5 +1,7 @@
 // Marks search hits without changing the elements, which are rendered again and again.
 
+import { termsOf } from "./text.js";
+
 /** How long a hit may still move because elements before it are being rendered. */
 const SETTLES = 1500;
 
@@ -12,7 +14,7 @@ export function unmark() {
   marks?.delete("found");
 }
 
-/** Marks all occurrences of a text in an element of the box that scrolls, and brings one into view: the first in
+/** Marks all occurrences of what is searched for in an element of the box that scrolls, and brings one into view: the first in
  * `within`, if there is one. It stays in view while the page is still being rendered, until the reader does something. */
 export function mark(box, element, within, text, onScroll) {
   unmark();
@@ -42,10 +44,11 @@ export function mark(box, element, within, text, onScroll) {
 /** What begins a text of its own. */
 const BLOCKS = "pre, p, li, td, th, dt, dd, summary, div";
 
-/** The ranges in which a text occurs. It may go over several elements in a line, such as the parts of code. */
+/** The ranges in which terms occur. They may go over several elements in a line, such as the parts of code. */
 function rangesOf(element, text) {
-  const words = text.trim().replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&").replace(/\s+/g, "\\s+");
-  const pattern = new RegExp(words, "giu"), walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+  const terms = termsOf(text).map((term) => term.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&").replace(/\s+/g, "\\s+"));
+  if (!terms.length) return [];
+  const pattern = new RegExp(terms.join("|"), "giu"), walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
   const nodes = [];
   let all = "", block = null;
   while (walker.nextNode()) {

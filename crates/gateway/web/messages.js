@@ -22,6 +22,8 @@ export function Messages({ conversation }) {
   const lastTop = useRef(0);
   const anchor = useRef(null);
   const found = useRef(null);
+  /** The last request that was shown from its start on, because it is higher than the view. */
+  const begun = useRef(null);
   const [isBelow, setBelow] = useState(false);
   const [loading, setLoading] = useState(false);
   const [error, setError] = useState(null);
@@ -37,8 +39,17 @@ export function Messages({ conversation }) {
     const { scrollTop, scrollHeight, clientHeight } = box.current;
     // Scrolled up just now; the scroll event is still to come.
     if (scrollTop < lastTop.current - 1 && scrollHeight - scrollTop - clientHeight >= NEAR) stays.current = false;
-    if (stays.current) box.current.scrollTop = scrollHeight;
+    if (stays.current && !beginRequest()) box.current.scrollTop = scrollHeight;
     lastTop.current = box.current.scrollTop;
+  };
+  /** What is to be decided on is read from its start. Returns whether there is such a request, for the first time. */
+  const beginRequest = () => {
+    const card = box.current.querySelector(".permission.open");
+    if (!card || card === begun.current || card.offsetHeight <= box.current.clientHeight) return false;
+    begun.current = card;
+    stays.current = false;
+    card.scrollIntoView({ block: "start" });
+    return true;
   };
   const older = async () => {
     if (loading || !conversation.hasOlder) return;

@@ -8,10 +8,12 @@ import { state } from "./state.js";
 import * as address from "./address.js";
 
 export function Halves() {
-  const isLook = state.route.view === "look";
+  const isLook = state.route.view === "look", needing = isLook ? 0 : state.needing;
   return html`<nav class="halves" aria-label=${t("parts_of_this_page")}>
     <a href=${state.talkAddress()} aria-current=${isLook ? null : "true"} title="g c">${t("chat")}</a>
-    <a href=${address.look()} aria-current=${isLook ? "true" : null} title="g q">${t("queues")}</a>
+    <a href=${address.look()} aria-current=${isLook ? "true" : null} title=${`${t("events_and_consumers_what_waits_and_what")} (g q)`}>${t("queues")}</a>
+    ${needing > 0 && html`<a class="needing failure" href=${address.look()} aria-label=${t("n_threads_need_attention", { n: needing })}
+      title=${t("n_threads_need_attention", { n: needing })}>■ ${needing}</a>`}
   </nav>`;
 }
 

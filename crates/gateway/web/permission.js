@@ -1,9 +1,10 @@
 // A permission request of the agent. All of it is shown before the buttons, and nothing in it is hidden.
 
-import { html, useMemo, useState } from "./vendor/preact.js";
+import { html, useMemo, useRef, useState } from "./vendor/preact.js";
 import { list, t } from "./language.js";
 import { inArguments, inDetails } from "./changes.js";
 import { Changes } from "./diff.js";
+import { focusBox, focusRequest } from "./focus.js";
 import { stoppedText, visible } from "./text.js";
 import { Given } from "./tool.js";
 import { readOnly, state } from "./state.js";
@@ -14,11 +15,15 @@ export function Permission({ step }) {
   const [error, setError] = useState(null);
   const { changes, given, details } = useMemo(() => changesOf(asked, step.call), [asked, step.call]);
   const id = `permission-${asked.requestId}`;
+  const card = useRef();
   const choose = async (choice) => {
+    // Before the button is disabled.
+    const isHere = card.current.contains(document.activeElement);
     setSent(choice);
     setError(null);
     try {
       await state.permit(asked, choice.id);
+      if (isHere && !focusRequest(card.current)) focusBox();
     } catch (error) {
       setSent(null);
       setError(error.message);
@@ -29,8 +34,9 @@ export function Permission({ step }) {
   const lasting = asked.choices
     .filter((choice) => choice.kind.endsWith("_always"))
     .map((choice) => `“${visible(choice.name)}”`);
+  const keys = keysOf(asked.choices);
   const kind = `permission${isOpen ? " open" : ""}${changes.length ? " changes" : ""}`;
-  return html`<section class=${kind} aria-labelledby=${id} tabIndex="-1">
+  return html`<section class=${kind} ref=${card} aria-labelledby=${id} tabIndex="-1">
     <div class="label" id=${id} role="heading" aria-level="2">${isOpen ? t("asks_for_permission") : t("asked_for_permission")}</div>
     <div class="request">${visible(asked.title)}</div>
     ${given !== null && !says(given, asked.title) && html`<${Given} value=${given} whole=${true} />`}
@@ -41,7 +47,7 @@ export function Permission({ step }) {
       !readOnly &&
       html`<div class="buttons">${asked.choices.map(
         (choice) => html`<button type="button" key=${choice.id}
-      class=${choice.kind === "allow_once" ? "primary" : ""} disabled=${sent !== null}
+      class=${choice.kind === "allow_once" ? "primary" : ""} aria-keyshortcuts=${keys.get(choice)} title=${keys.get(choice)} disabled=${sent !== null}
       onClick=${() => choose(choice)}>${visible(choice.name)}</button>`,
       )}</div>`
     }
@@ -53,6 +59,12 @@ export function Permission({ step }) {
     ${!answer && over && html`<p class="answered">${unanswered(step.ending)}</p>`}
     ${error && html`<p class="error" role="alert">${error}</p>`}
   </section>`;
+}
+
+/** The choices that have a key: the first that allows, and the first that denies; rather for once. */
+function keysOf(choices) {
+  const first = (kind) => choices.find((choice) => choice.kind === `${kind}_once`) ?? choices.find((choice) => choice.kind.startsWith(kind));
+  return new Map([[first("allow"), "a"], [first("reject"), "d"]]);
 }
 
 /** What is asked for: the changes of files, and what else is given. Where both the arguments and the details have a

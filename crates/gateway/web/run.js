@@ -159,7 +159,9 @@ export function Ending({ run }) {
 
 function Stopped({ run }) {
   const { ending, attempt, of } = run;
-  // A run that never began was removed from the queue.
-  const words = stoppedText(ending.why, state.conversation?.clientId, of && !attempt && !run.stepsBefore);
+  const { clientId, forkedFrom } = state.conversation ?? {};
+  // A run that never began was removed from the queue. Of a copy that is not known.
+  const isTaken = of && !attempt && !run.stepsBefore && !(of.seq < forkedFrom?.seq);
+  const words = stoppedText(ending.why, clientId, isTaken);
   return html`<strong>${words}</strong>${ending.at && html` · <${Clock} time=${ending.at} />`}`;
 }

@@ -7,7 +7,7 @@ import { Notify } from "./notices.js";
 import { Do } from "./parts.js";
 import { Ago, useClock, duration } from "./time.js";
 import { readOnly, state } from "./state.js";
-import { unmarked, visible } from "./text.js";
+import { termsOf, unmarked, visible } from "./text.js";
 import * as address from "./address.js";
 
 const DAYS = [["", t("any_time")], ["today", t("today")], ["yesterday", t("yesterday")], ["this_week", t("this_week")], ["last_week", t("last_week")]];
@@ -100,14 +100,20 @@ function Since({ since }) {
   return since ? ` · ${duration(Date.now() - Date.parse(since))}` : null;
 }
 
+/** The place of the first term that is in a text: `{at, length}`; null if there is none. */
+function hitIn(text, terms) {
+  const lower = text.toLowerCase(), term = terms.find((term) => lower.includes(term));
+  return term === undefined ? null : { at: lower.indexOf(term), length: term.length };
+}
+
 /** The found text, with the hit marked. */
 function Match({ text: raw }) {
-  const query = state.search?.query?.trim().toLowerCase();
-  const plain = unmarked(raw), text = plain.toLowerCase().includes(query ?? "") ? plain : raw;
-  const at = query ? text.toLowerCase().indexOf(query) : -1;
-  if (at < 0) return visible(text);
+  const terms = termsOf((state.search?.query ?? "").toLowerCase()), plain = unmarked(raw);
+  const text = hitIn(plain, terms) ? plain : raw, found = hitIn(text, terms);
+  if (!found) return visible(text);
+  const { at, length } = found;
   // The hit is near the beginning, so that it is visible in a narrow column.
   const from = at <= BEFORE ? 0 : text.indexOf(" ", at - BEFORE) + 1 || at;
-  const before = text.slice(Math.min(from, at), at), hit = text.slice(at, at + query.length);
-  return html`${from > 0 && "…"}${visible(before)}<mark>${visible(hit)}</mark>${visible(text.slice(at + query.length))}`;
+  const before = text.slice(Math.min(from, at), at), hit = text.slice(at, at + length);
+  return html`${from > 0 && "…"}${visible(before)}<mark>${visible(hit)}</mark>${visible(text.slice(at + length))}`;
 }

@@ -7,7 +7,7 @@ import { clientId, drafts, forgetSession, lastSession, outbox, randomId, seen } 
 import { announce } from "./announce.js";
 import { lookWhileHidden, notice } from "./notices.js";
 import { beginning, contentOf, draftOf, sentence } from "./text.js";
-import { api } from "./look/api.js";
+import { api, get, post } from "./look/api.js";
 import { Stream } from "./look/stream.js";
 import { Variants } from "./variants.js";
 import { MESSAGES, Reader } from "./reader.js";
@@ -33,6 +33,8 @@ class State extends Reader {
       onChange: () => { this.watchAll(); this.changed(); },
     });
     this.watch = null;
+    /** How many queues need somebody, as far as is known in Chat; requests for permission are in its list. */
+    this.needing = 0;
     this.variants = new Variants((method, params) => this.connection.request(method, params), () => this.changed());
   }
 
@@ -105,6 +107,7 @@ class State extends Reader {
         await this.fillSteps(conversation, conversation.oldestSeq ?? 0, switched.lastSeq + 1);
       }
       this.flush(conversation);
+      this.learnToCome(conversation);
     } catch (error) {
       if (error instanceof Refused) {
         conversation.gone = sentence(error);
@@ -139,6 +142,10 @@ class State extends Reader {
     if (!isWanted) return;
     let known = null;
     const onEvent = ({ data }) => {
+      const needing = data.threads.filter(({ error, attention }) => error || (attention && !/^the agent asks[^;]*$/.test(attention))).length;
+      if (needing !== this.needing) { this.needing = needing; this.changed(); }
+      const here = data.threads.find(({ id }) => id === this.conversation?.id);
+      if (here && here.scheduled !== this.conversation.scheduled) this.learnToCome(this.conversation);
       const now = data.threads.map(({ id, title, last_event_id: last, attention }) => [id, title, last, attention].join()).sort().join();
       if (known !== null && now !== known) this.refreshSoon();
       known = now;
@@ -236,20 +243,21 @@ class State extends Reader {
   // The conversation
 
   /** Sends a message. It is kept in the browser until the gateway has it. */
-  async send(content, priority, agent) {
+  async send(content, { priority, agent, at } = {}) {
     if (JSON.stringify(content).length > LONGEST) throw new Error(t("the_message_is_too_long_attach_it_as_a"));
     if (["new", "list"].includes(this.route.view)) {
       const { sessionId } = await this.ask("sessions.new", agent ? { agent } : {});
-      outbox.add(sessionId, this.entry(content, priority));
+      outbox.add(sessionId, this.entry(content, priority, at));
       drafts.set("new", { text: "", files: [] });
       address.replace(address.sessionAddress(sessionId));
       return;
     }
-    this.dispatch(this.conversation, this.entry(content, priority));
+    this.dispatch(this.conversation, this.entry(content, priority, at));
   }
 
-  entry(content, priority) {
-    return { key: randomId(), content, priority, at: Date.now() };
+  /** `due`: when it is to be sent, if that is later. */
+  entry(content, priority, due) {
+    return { key: randomId(), content, priority, due, at: Date.now() };
   }
 
   dispatch(conversation, entry) {
@@ -268,12 +276,17 @@ class State extends Reader {
   async deliver(conversation, entry) {
     const params = { sessionId: conversation.id, message: entry.content, idempotencyKey: entry.key };
     if (entry.priority && entry.priority !== "next") params.priority = entry.priority;
+    if (entry.due) params.at = entry.due;
     try {
       const accepted = await this.connection.request("agent", params);
       outbox.remove(conversation.id, entry.key);
       entry.runId = accepted.runId;
-      const isThere = !accepted.runId || conversation.items.some((item) => item.message && item.run?.runId === accepted.runId);
+      const isThere = !accepted.runId || accepted.scheduled || conversation.items.some((item) => item.message && item.run?.runId === accepted.runId);
       if (isThere) this.unsend(conversation, entry);
+      if (accepted.scheduled) {
+        announce(t("scheduled_as_id", { id: accepted.scheduled }));
+        this.learnToCome(conversation);
+      }
       if (!accepted.runId && accepted.sessionId && accepted.sessionId !== this.conversation?.id) {
         // A command has switched to another session.
         address.go(address.sessionAddress(accepted.sessionId));
@@ -295,6 +308,21 @@ class State extends Reader {
     outbox.remove(conversation.id, entry.key);
     conversation.sending = conversation.sending.filter((sent) => sent !== entry);
     this.changed();
+  }
+
+  /** Reads what is scheduled in a conversation. */
+  async learnToCome(conversation) {
+    try {
+      const { to_come: toCome = [], scheduled = 0 } = await get(api([conversation.id]));
+      Object.assign(conversation, { toCome, scheduled });
+    } catch { /* It is read again when something changes. */ }
+    this.changed();
+  }
+
+  /** Does something with a scheduled event of the open conversation: `cancel`, or `now`. */
+  async doScheduled(id, verb) {
+    const { conversation } = this;
+    await post(api([conversation.id, "scheduled", id, verb])).finally(() => this.learnToCome(conversation));
   }
 
   /** Gives the open session another agent. */

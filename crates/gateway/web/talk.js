@@ -5,10 +5,12 @@ import { t } from "./language.js";
 import { Moves } from "./agents.js";
 import { Composer } from "./composer.js";
 import { Dialog } from "./dialog.js";
+import { focusRequest } from "./focus.js";
 import { Messages } from "./messages.js";
 import { Halves } from "./nav.js";
 import { Offline } from "./offline.js";
 import { Do } from "./parts.js";
+import { Scheduled } from "./scheduled.js";
 import { Sessions } from "./sessions.js";
 import { Strip } from "./strip.js";
 import { visible } from "./text.js";
@@ -67,6 +69,7 @@ function Open({ conversation }) {
     <${Messages} conversation=${conversation} />
     <${Question} asked=${asked} />
     <${Strip} conversation=${conversation} />
+    <${Scheduled} conversation=${conversation} />
     <${Offline} connection=${state.connection} />
     <${Write} key=${`${conversation.drafts} ${edited?.key}`} session=${edited ? `${conversation.id}/${seq}` : conversation.id} edited=${edited}
       activeRun=${conversation.activeRun} isBusy=${conversation.openRuns().length > 0} dropped=${dropped} />
@@ -90,14 +93,8 @@ function Question({ asked }) {
     return () => watch.disconnect();
   });
   if (!asked || (isSeen && asked === 1)) return null;
-  return html`<p class="question"><button type="button" class="quiet" onClick=${toPermission}>
+  return html`<p class="question"><button type="button" class="quiet" onClick=${() => focusRequest()}>
     ${asked > 1 ? t("the_agent_asks_for_permission_n_show", { n: asked }) : t("the_agent_asks_for_permission_show")}</button></p>`;
-}
-
-function toPermission() {
-  const open = document.querySelector(".permission.open");
-  open?.scrollIntoView({ block: "start" });
-  open?.focus({ preventScroll: true });
 }
 
 function Back() {

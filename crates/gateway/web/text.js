@@ -17,6 +17,13 @@ export function beginning(text, length) {
   return line.length > length ? line.slice(0, length - 1) + "…" : line;
 }
 
+/** What a search is for: words, and phrases in quotes, as the gateway reads it. */
+export function termsOf(query) {
+  const parts = query.split(/["“”„]/);
+  const terms = parts.flatMap((part, n) => (n % 2 ? [part.trim()] : part.split(/\s+/)));
+  return terms.filter((term) => term !== "");
+}
+
 /** A line of Markdown without its marks: for excerpts. */
 export function unmarked(text) {
   return text

@@ -129,6 +129,7 @@ fn message(key: Option<&str>, text: &str) -> AgentParams {
         priority: None,
         metadata: None,
         idempotency_key: key.map(str::to_owned),
+        at: None,
     }
 }
 

@@ -8,6 +8,7 @@
 //! | [`root`] | the folder: which sessions there are, and opening them |
 //! | [`catalogue`] | titles, last messages and states, for lists |
 //! | [`search`](mod@search) | finding sessions by text or day |
+//! | [`terms`] | what is searched for: words, and phrases in quotes |
 //! | [`events`] | reading a session's events, large ones without their content |
 //! | [`runs`] | which runs are open |
 //! | [`cancel`](mod@cancel) | ending them |
@@ -23,6 +24,7 @@ pub mod root;
 pub mod runs;
 pub mod search;
 pub mod session_id;
+pub mod terms;
 pub mod turns;
 pub mod watch;
 

@@ -18,6 +18,7 @@ use crate::error::Result;
 use crate::events::LARGE;
 use crate::excerpt::around;
 use crate::root::Root;
+use crate::terms::Terms;
 
 /// How long a search may take.
 const TIME_LIMIT: Duration = Duration::from_secs(2);
@@ -47,7 +48,8 @@ fn covers(filter: DateFilter, time: DateTime<Local>, today: NaiveDate) -> bool {
     (from..to).contains(&time.date_naive())
 }
 
-/// Sessions whose title, messages, tool calls or errors contain `query`, ignoring case, most recently active first.
+/// Sessions whose title, messages, tool calls or errors contain all [terms](Terms) of `query`, ignoring case, most recently
+/// active first.
 ///
 /// # Errors
 ///
@@ -60,7 +62,7 @@ pub fn search(
     limit: usize,
 ) -> Result<SessionList> {
     let until = Instant::now() + TIME_LIMIT;
-    let query = query.map(str::trim).filter(|query| !query.is_empty()).map(str::to_lowercase);
+    let terms = query.map(Terms::of).filter(|terms| !terms.is_empty());
     let today = Local::now().date_naive();
     let (mut sessions, mut total, mut truncated) = (Vec::new(), 0, false);
     for listed in catalogue::entries(root)? {
@@ -71,12 +73,14 @@ pub fn search(
         if filter.is_some_and(|filter| !covers(filter, listed.active.into(), today)) {
             continue;
         }
-        let found = match &query {
+        let found = match &terms {
             None => Some(None),
-            Some(query) => {
+            Some(terms) => {
                 let Ok(summary) = catalogue.summary(root, &listed) else { continue };
-                let title = around(&summary.title(), query, CONTEXT).map(|text| (text, None));
-                match root.queue(listed.id).and_then(|mut queue| find(&mut queue, query, until)) {
+                let named = summary.title();
+                let title =
+                    terms.are_all_in(&named).then(|| shown(&named, terms)).flatten().map(|text| (text, None));
+                match root.queue(listed.id).and_then(|mut queue| find(&mut queue, terms, &named, until)) {
                     Ok(Found::Text(text, seq)) => Some(Some((text, Some(seq)))),
                     Ok(Found::Nothing) | Err(_) => title.map(Some),
                     Ok(Found::TimeIsUp) if title.is_some() => Some(title),
@@ -94,7 +98,7 @@ pub fn search(
             let mut shown = catalogue::list_entry(&listed, &summary);
             (shown.matched, shown.match_seq) = found.map_or((None, None), |(text, seq)| (Some(text), seq));
             sessions.push(shown);
-        } else if query.is_some() {
+        } else if terms.is_some() {
             // Further matches would only be counted, at the cost of reading all sessions.
             break;
         }
@@ -109,21 +113,42 @@ enum Found {
     TimeIsUp,
 }
 
-fn find(queue: &mut Queue, query: &str, until: Instant) -> Result<Found> {
+/// The text around the first term that is in it.
+fn shown(text: &str, terms: &Terms) -> Option<String> {
+    terms.iter().find_map(|term| around(text, term, CONTEXT))
+}
+
+/// The first event that has all terms; or else, if each is in some event or in the title, the first that has one.
+fn find(queue: &mut Queue, terms: &Terms, title: &str, until: Instant) -> Result<Found> {
+    let mut missing = terms.clone();
+    missing.remove_those_in(title);
+    let is_in_title = missing.is_empty();
+    let mut first = None;
     let filter = Filter::new(SEARCHED, Scope::Reading)?;
     let mut selection = Selection { after: 0, limit: None, filter };
     let mut found = Found::Nothing;
     loop {
         let remaining = queue.read_page_capped(&mut selection, LARGE, &mut |capped| {
-            if let Some(text) = around(&text_of(&capped), query, CONTEXT) {
-                found = Found::Text(text, capped.row.id.unsigned_abs());
+            let text = text_of(&capped);
+            let has_one = missing.remove_those_in(&text);
+            let place = || shown(&text, terms).map(|shown| Found::Text(shown, capped.row.id.unsigned_abs()));
+            if terms.are_all_in(&text)
+                && let Some(place) = place()
+            {
+                found = place;
             } else if Instant::now() >= until {
                 found = Found::TimeIsUp;
             }
+            if has_one && first.is_none() {
+                first = place();
+            }
             if matches!(found, Found::Nothing) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
-        if remaining == Remaining::None || !matches!(found, Found::Nothing) {
+        if !matches!(found, Found::Nothing) {
             return Ok(found);
+        }
+        if remaining == Remaining::None {
+            return Ok(first.filter(|_| missing.is_empty() && !is_in_title).unwrap_or(Found::Nothing));
         }
     }
 }

@@ -13,11 +13,12 @@ use thread::model::subscription::{ConsumerId, Subscription};
 use thread::model::time::{self, Time};
 use thread::pending::CountLimits;
 use thread_conversation::CONSUMER;
+use thread_protocol::Content;
 use thread_sessions::Result;
 
 use super::dto::{
     Consumer, ConsumerCounts, Figures, InHand, LastRun, Problem, RunUnderWay, Settings, State, Summary,
-    Thread, ToCome,
+    Thread, ThreadKind, ToCome,
 };
 use super::rate::Rate;
 use super::threads::{Target, ThreadId};
@@ -122,6 +123,7 @@ fn look(queue: &mut Queue, rate: &mut Rate, until: Instant, count: CountLimits) 
         rate: rate.series(now),
         consumers,
         dead,
+        scheduled: queue.count_scheduled()?,
         oldest_pending_at: oldest,
         attention: attention(&statuses, now),
         agent_is_idle: false,
@@ -201,8 +203,7 @@ pub fn thread(
         first_at,
         rate_by_hour: hours.series(now),
         consumers_state,
-        to_come: to_come(queue)?,
-        scheduled: queue.count_scheduled()?,
+        to_come: to_come(queue, target.id.kind())?,
     };
     Ok((thread, looked.is_moving))
 }
@@ -215,12 +216,17 @@ fn beginning(text: &str) -> String {
     text[..text.floor_char_boundary(BEGINNING)].to_owned()
 }
 
-fn to_come(queue: &mut Queue) -> Result<Vec<ToCome>> {
+fn to_come(queue: &mut Queue, kind: ThreadKind) -> Result<Vec<ToCome>> {
+    // Messages of a session may be parts, with files.
+    let readable = |content: &str| match kind {
+        ThreadKind::Session => beginning(&Content::stored(content).text()),
+        _ => beginning(content),
+    };
     let schedules = queue.schedules()?.into_iter().map(|schedule| ToCome {
         next: schedule.next.filter(|_| !schedule.paused).map(time::format),
         rule: Some(schedule.timing.text()),
         kind: schedule.kind,
-        content: beginning(&schedule.content),
+        content: readable(&schedule.content),
         id: schedule.name,
     });
     let scheduled = queue.scheduled(None, SHOWN)?.into_iter().map(|scheduled| ToCome {
@@ -228,7 +234,7 @@ fn to_come(queue: &mut Queue) -> Result<Vec<ToCome>> {
         next: Some(time::format(scheduled.due)),
         rule: None,
         kind: scheduled.event.kind.as_str().to_owned(),
-        content: beginning(&scheduled.event.content),
+        content: readable(&scheduled.event.content),
     });
     Ok(schedules.chain(scheduled).collect())
 }

@@ -8,15 +8,17 @@ use thread::model::event::NewEvent;
 use thread::model::exponential_backoff::ExponentialBackoff;
 use thread::model::position::Position;
 use thread::model::run::StopRequest;
+use thread::model::scheduled::ScheduledId;
 use thread::model::subscription::ConsumerId;
 use thread::model::time;
+use thread::run::due::attend_to_scheduled;
 use thread::run::stop::{Stopped, Stopping};
 use thread::run::{control, steps, wake};
 use thread::{Error, Queue};
 use thread_sessions::{Kind, RequestError, Result};
 
 use super::dead::Meant;
-use super::dto::{Consumer, Discarded, Pushed, Retried};
+use super::dto::{Cancelled, Consumer, Discarded, Pushed, Retried};
 use super::threads::{Target, ThreadId};
 use super::{Inspector, state};
 
@@ -197,10 +199,50 @@ impl Inspector {
         Ok(Pushed { id, created_at, deduplicated, scheduled, scheduled_at })
     }
 
+    /// Forgets a scheduled event.
+    ///
+    /// # Errors
+    ///
+    /// It is not there; errors of the thread.
+    pub fn cancel_scheduled(&self, queue: &mut Queue, id: ScheduledId) -> Result<Cancelled> {
+        if !queue.cancel_scheduled(id)? {
+            return Err(not_scheduled(id));
+        }
+        self.attend(queue);
+        Ok(Cancelled { scheduled: id.to_string() })
+    }
+
+    /// Makes a scheduled event an event now, and wakes the consumers.
+    ///
+    /// # Errors
+    ///
+    /// It is not there; errors of the thread.
+    pub fn make_scheduled_now(&self, queue: &mut Queue, id: ScheduledId) -> Result<Pushed> {
+        let made = queue.make_scheduled_now(id)?;
+        let event = made.last_id.ok_or_else(|| not_scheduled(id))?;
+        let stored = queue.event(event)?;
+        let source = stored.as_ref().map(|event| event.source.clone()).unwrap_or_default();
+        thread::run::finish(queue, &self.launcher, &source, &mut |_| {});
+        self.attend(queue);
+        let created_at = stored.map(|event| event.created_at).unwrap_or_default();
+        Ok(Pushed { id: event, created_at, ..Pushed::default() })
+    }
+
+    /// Whoever waits for what is due next has to look again. If this fails, the change is kept.
+    fn attend(&self, queue: &mut Queue) {
+        if let Err(e) = attend_to_scheduled(queue, &self.launcher) {
+            queue.log(Level::Warn, format_args!("scheduled: nobody attends to what is scheduled: {e}"));
+        }
+    }
+
     /// If this fails, the change is kept: the next push or dispatch starts the consumer.
     fn wake(&self, queue: &mut Queue, consumer: &ConsumerId) {
         if let Err(e) = wake::wake_consumer(queue, &self.launcher, consumer) {
             queue.log(Level::Warn, format_args!("wake: consumer={consumer} not woken: {e}"));
         }
     }
+}
+
+fn not_scheduled(id: ScheduledId) -> RequestError {
+    RequestError::Unknown(format!("there is no scheduled event {id}; it may have become an event"))
 }

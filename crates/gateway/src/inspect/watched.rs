@@ -135,7 +135,6 @@ impl Inspector {
                     rate_by_hour: Vec::new(),
                     consumers_state: Vec::new(),
                     to_come: Vec::new(),
-                    scheduled: 0,
                 };
                 Some(Seen::Thread(written(&thread)))
             }

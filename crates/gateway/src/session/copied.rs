@@ -1,4 +1,4 @@
-//! Copies of messages and answers.
+//! Copies of messages, answers, and what was said before an answer was stopped.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,7 +11,7 @@ use thread_sessions::{RequestError, Result};
 /// About how many bytes of messages are copied at a time.
 pub(super) const PAGE_BYTES: usize = 1024 * 1024;
 
-/// A copy of a message or answer for another thread. `ids` are the new ids of the events that are copied.
+/// A copy of a message or of what ends its run, for another thread. `ids` are the new ids of the events that are copied.
 pub(super) fn copy(
     event: Event,
     ids: &HashMap<i64, i64>,
@@ -31,7 +31,8 @@ pub(super) fn copy(
     // It was taken there.
     metadata.shift_remove("usage");
     metadata.shift_remove("cost");
-    let mut copy = NewEvent::message(event.source, event.content).map_err(Error::from)?;
+    let subtype = event.subtype.filter(|_| event.kind == "record").map(Into::into);
+    let mut copy = NewEvent::new(event.source, &event.kind, subtype, event.content).map_err(Error::from)?;
     copy.metadata = (!metadata.is_empty()).then(|| Value::Object(metadata).to_string().into());
     copy.idempotency_key = reply_to.filter(|_| is_ending).map(end_key);
     copy.created_at = Some(event.created_at.into());

@@ -340,6 +340,9 @@ impl Deletion {
     }
 }
 
+/// What was said: messages, answers, and those that were stopped.
+const SAID: &str = "type = 'message' OR type = 'record' AND subtype = 'cancelled'";
+
 /// Copies the messages before an event, and their answers, to an empty thread, page by page. If the event is a
 /// message, the answers to earlier ones may come after it: messages queue. `keep` is called with the metadata of
 /// each before it is stored. Returns how many.
@@ -349,7 +352,7 @@ fn copy_messages(
     to: &mut Queue,
     keep: &mut dyn FnMut(&Map<String, Value>) -> io::Result<()>,
 ) -> Result<i64> {
-    let filter = Filter::new("type = 'message'", Scope::Reading)?;
+    let filter = Filter::new(SAID, Scope::Reading)?;
     let mut selection = Selection { after: 0, limit: None, filter };
     let mut cuts_runs = false;
     let mut at_end = Selection { limit: Some(1), ..After(end.saturating_sub(1)).into() };
@@ -371,12 +374,17 @@ fn copy_messages(
             page.push(row.to_event());
             if size < PAGE_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
+        let is_over = page.is_empty() || remaining == Remaining::None;
         let mut copies = Vec::with_capacity(page.len());
         for event in page {
-            copied += 1;
-            ids.insert(event.id, copied);
             let entry = Entry::of(&event);
             let is_ending = is_ending(from, event.id, &entry)?;
+            let is_of_copied = entry.ends().is_some_and(|message| ids.contains_key(&message));
+            if matches!(entry, Entry::Cancelled { .. }) && !(is_ending && is_of_copied) {
+                continue;
+            }
+            copied += 1;
+            ids.insert(event.id, copied);
             match entry.ends() {
                 Some(message) if is_ending => drop(open.remove(&message)),
                 _ if matches!(entry, Entry::Message(_)) => drop(open.insert(event.id)),
@@ -384,11 +392,10 @@ fn copy_messages(
             }
             copies.push(copy(event, &ids, is_ending, keep)?);
         }
-        if copies.is_empty() {
-            break;
+        if !copies.is_empty() {
+            to.push_all(&mut |put| put(&copies).map(drop))?;
         }
-        to.push_all(&mut |put| put(&copies).map(drop))?;
-        if remaining == Remaining::None {
+        if is_over {
             break;
         }
     }
@@ -407,7 +414,8 @@ fn copy_messages(
         while let Some(id) = later.next_if(|_| size < PAGE_BYTES) {
             let Some(event) = from.event(id)? else { continue };
             let entry = Entry::of(&event);
-            if matches!(entry, Entry::Answer { .. }) && is_ending(from, id, &entry)? {
+            if matches!(entry, Entry::Answer { .. } | Entry::Cancelled { .. }) && is_ending(from, id, &entry)?
+            {
                 size += event.content.len();
                 answers.push(copy(event, &ids, true, keep)?);
             }

@@ -5,7 +5,10 @@
 //! the stored one is found.
 
 use serde_json::{Map, Value};
+use thread::model::due::{Due, ScheduledId};
 use thread::model::key::IdempotencyKey;
+use thread::model::time::Time;
+use thread::queue::PushedEvent;
 use thread::run::Launcher;
 use thread::{Error, NewEvent, Queue};
 use thread_conversation::{Entry, Message, Priority, Record, keys};
@@ -38,6 +41,8 @@ pub struct ClientMessage {
     /// An id for the run, if the client has chosen one.
     pub run_id: Option<String>,
     pub message_id: Option<String>,
+    /// When it is to be sent, if that is later.
+    pub due: Option<Due>,
     /// Files of this gateway that it shows.
     pub attachments: Vec<Object>,
 }
@@ -45,10 +50,13 @@ pub struct ClientMessage {
 /// A stored message.
 #[derive(Debug, Clone)]
 pub struct Accepted {
+    /// Its id. If it is scheduled, the first id that it can get.
     pub event: i64,
     pub run_id: String,
     /// How many runs are ahead of it; `None` if its run is over, or there is no agent.
     pub position: Option<usize>,
+    /// Its number, and when it is sent, if it is scheduled.
+    pub scheduled: Option<(ScheduledId, Time)>,
 }
 
 impl Accepted {
@@ -155,12 +163,20 @@ impl SessionWriter<'_> {
             }
             event = event.keyed(key);
         }
+        let mut next = 0;
+        if let Some(due) = sent.due {
+            event = event.with_due(due).map_err(Error::from)?;
+            next = queue.newest()?.0 + 1;
+        }
         if let Some((id, before)) = before {
             thread::run::dispatch(queue, launcher)?;
             let (_, runs, _) = open_runs(queue)?;
-            return Ok(Accepted { event: id, run_id: before, position: runs.position(id) });
+            return Ok(Accepted { event: id, run_id: before, position: runs.position(id), scheduled: None });
         }
         let pushed = match thread::run::push(queue, launcher, &event) {
+            Ok(PushedEvent { scheduled: scheduled @ Some(_), .. }) => {
+                return Ok(Accepted { event: next, run_id, position: None, scheduled });
+            }
             Ok(pushed) => pushed.id,
             // A resend under another client id or with other metadata is another event: compare the content.
             Err(Error::KeyConflict { id, .. }) => {
@@ -176,7 +192,7 @@ impl SessionWriter<'_> {
             Err(e) => return Err(e.into()),
         };
         let (_, runs, _) = open_runs(queue)?;
-        Ok(Accepted { event: pushed, run_id, position: runs.position(pushed) })
+        Ok(Accepted { event: pushed, run_id, position: runs.position(pushed), scheduled: None })
     }
 
     /// Sets the title of the session.

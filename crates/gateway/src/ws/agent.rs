@@ -2,7 +2,9 @@
 
 use serde_json::Value;
 use thread::Error;
+use thread::model::due::Due;
 use thread::model::key::{IdempotencyKey, InvalidKey};
+use thread::model::time;
 use thread_conversation::Priority;
 use thread_protocol::Content;
 use thread_protocol::method::{self, Acceptance, Accepted, AgentParams};
@@ -39,6 +41,10 @@ impl Handler for method::Agent {
         let mut content = params.message;
         if let Content::Text(text) = &content {
             match commands::parse(text) {
+                Parsed::Command(_) if params.at.is_some() => {
+                    let what = "a command is carried out at once; leave 'at' out, or send a message";
+                    return Err(RequestError::BadParams(what.into()));
+                }
                 Parsed::Command(command) => return Ok(commands::execute(caller, command).await),
                 Parsed::Text(text) if text.trim().is_empty() => {
                     return Err(RequestError::BadParams("'message' is empty".into()));
@@ -46,6 +52,7 @@ impl Handler for method::Agent {
                 Parsed::Text(text) => content = Content::Text(text.to_owned()),
             }
         }
+        let due = params.at.as_deref().map(due_at).transpose()?;
         let named = params.session_id.as_deref().map(parse_session).transpose()?;
         let key = key_of(params.idempotency_key, named)?;
         let mut metadata = params.metadata.unwrap_or_default();
@@ -87,6 +94,7 @@ impl Handler for method::Agent {
             is_only: false,
             run_id: None,
             message_id: None,
+            due,
             attachments,
         };
         let session = match session {
@@ -101,9 +109,15 @@ impl Handler for method::Agent {
             to.message(&message)
         };
         let accepted = caller.write(session, send).await?;
-        let status = if accepted.waits() { Acceptance::Queued } else { Acceptance::Accepted };
-        let payload =
-            Accepted { run_id: Some(accepted.run_id.clone()), session_id: Some(session.to_string()), status };
+        let (scheduled, scheduled_at) =
+            accepted.scheduled.map(|(id, at)| (id.to_string(), time::format(at))).unzip();
+        let status = match accepted.waits() {
+            _ if scheduled.is_some() => Acceptance::Scheduled,
+            true => Acceptance::Queued,
+            false => Acceptance::Accepted,
+        };
+        let (run_id, session_id) = (Some(accepted.run_id.clone()), Some(session.to_string()));
+        let payload = Accepted { run_id, session_id, status, scheduled, scheduled_at };
         let reply = match caller.hears(session) {
             true => Reply::from(payload),
             // It sees the session from its own message on.
@@ -111,6 +125,12 @@ impl Handler for method::Agent {
         };
         Ok(Reply { then: Then::Queued(session, accepted), ..reply })
     }
+}
+
+fn due_at(text: &str) -> Result<Due> {
+    let wrong =
+        || RequestError::BadParams(format!("'at' is '{text}'; give a time like 2026-03-18T10:30:00Z"));
+    Ok(Due::At(time::parse(text).ok_or_else(wrong)?))
 }
 
 fn as_request_error(HttpError { status, error, .. }: HttpError) -> RequestError {

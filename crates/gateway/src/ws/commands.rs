@@ -88,6 +88,8 @@ pub async fn execute(caller: &Caller, command: Command<'_>) -> Reply<Accepted> {
         run_id: None,
         session_id: session.map(|session| session.to_string()),
         status: Acceptance::Accepted,
+        scheduled: None,
+        scheduled_at: None,
     };
     Reply { payload, subscribe, then: Then::Send(notice(message, session, None)) }
 }

@@ -262,7 +262,9 @@ impl Connection {
         self.respond(response).await?;
         match then {
             Then::Send(frame) => self.write(Out::Send(frame)).await,
-            Then::Queued(session, Accepted { event, run_id, position: Some(position) }) if position > 0 => {
+            Then::Queued(session, Accepted { event, run_id, position: Some(position), .. })
+                if position > 0 =>
+            {
                 let queued = QueuedMessage { request: id, run_id, position };
                 let frame = queued.frame(Some(session));
                 self.queued.insert((session, event), queued);

@@ -154,6 +154,22 @@ async def an_image_is_sent_by_the_clients_of_both_versions():
         assert "expired" in seen["error"] and "RUN_FINISHED" not in types, seen
 
 
+async def a_socket_refuses_files_that_are_none_and_makes_no_session():
+    with Gateway("--agent", "cat") as gateway:
+        client = await gateway.client()
+        file = lambda data: {"type": "binary", "mimeType": "image/png", "data": data}
+        good, foreign = file(base64.b64encode(PNG).decode()), {"type": "image", "source": {"type": "url", "value": "https://example.org/a.png", "mimeType": "image/png"}}
+        own = {"type": "binary", "mimeType": "image/png", "url": f"{gateway.url}/storage/v1/object/sign/uploads/none.png?token=x"}
+        for parts, why in ([file("!!")], "base64"), ([good] * 65, "64 are the most"), ([good, file("!!")], "base64"), ([good, foreign], ""), ([good, own], ""):
+            refused = await client.refused("agent", message=[{"type": "text", "text": "look"}, *parts])
+            assert why in refused, (why, refused)
+            assert (await client.request("sessions.list"))["total"] == 0 and (await client.request("status"))["session"] is None, refused
+            assert not list(gateway.root.glob("*/events.db")) and not [path for path in gateway.root.glob("storage/**/*") if path.is_file()], refused
+        sent = await client.request("agent", message=[{"type": "text", "text": "look"}, *[good] * 64])
+        [stored] = [event for event in gateway.events(sent["sessionId"]) if event["type"] == "message" and event["source"] != "self"]
+        assert len(json.loads(stored["content"])) == 65, stored
+
+
 async def an_answer_bears_the_keys_that_clients_look_for():
     with Gateway("--agent", f"{AGENT} 0", "--protocol", "ndjson") as gateway:
         ask = {"threadId": "t", "runId": "r1", "messages": [{"id": "m1", "role": "user", "content": "hello"}]}

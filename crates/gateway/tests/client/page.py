@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import datetime
 import hashlib
 import json
 import os
@@ -90,7 +91,7 @@ class Tab:
         # On a phone without sessions, the box to write in is shown at once.
         if await self.page.locator(".sessions .new").is_visible():
             await self.page.click(".sessions .new")
-            await self.page.wait_for_selector("h1:has-text('New session')")
+            await self.page.wait_for_selector("h1:has-text('New conversation')")
         await self.say(text)
         await self.page.wait_for_url("**/#/s/*")
         return self.session()
@@ -563,6 +564,65 @@ about = "Whispers"
                 await tab.answer("a new one").wait_for()
 
 
+async def a_message_is_sent_later_and_can_be_cancelled():
+    with Gateway(*NDJSON) as gateway:
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await tab.fill("#message", "in half an hour")
+            await tab.get_by_role("button", name="Later …").click()
+            dialog = tab.locator("dialog")
+            await dialog.get_by_role("button", name="Schedule").first.click()
+            await tab.wait_for_url("**/#/s/*")
+            rows = tab.locator(".strip li")
+            await expect(rows).to_have_text([re.compile("in half an hour")])
+            await expect(tab.locator("#message")).to_have_value("")
+            await expect(tab.locator("#message")).to_be_focused()
+            await tab.see("No messages yet.")
+            session = tab.session()
+            minutes = lambda: (json.loads(gateway.thread("scheduled", "--json", session=session).splitlines()[0])["due_at"])
+            due = datetime.datetime.fromisoformat(minutes().replace("Z", "+00:00"))
+            assert 29 * 60 < (due - datetime.datetime.now(datetime.timezone.utc)).total_seconds() <= 30 * 60, due
+            # At a time, with a file; a time that is over is refused.
+            await tab.fill("#message", "at a time")
+            await tab.get_by_role("button", name="Later …").click()
+            await dialog.get_by_label("At", exact=True).fill("2020-01-01T10:00")
+            await dialog.get_by_role("button", name="Schedule").last.click()
+            await tab.see("This time is over", "dialog")
+            await dialog.get_by_label("At", exact=True).fill(f"{datetime.date.today().year + 1}-01-31T10:00")
+            await picture(tab, "later")
+            await dialog.get_by_role("button", name="Schedule").last.click()
+            await expect(rows).to_have_count(2)
+            await tab.reload()
+            await expect(rows).to_have_count(2)
+            await picture(tab, "scheduled")
+            # Another browser sees it, and what becomes of it.
+            other = await browser.tab(gateway)
+            await other.open(f"#/s/{session}")
+            theirs = other.locator(".strip li")
+            await expect(theirs).to_have_count(2)
+            await rows.nth(1).get_by_role("button", name="Cancel").click()
+            await expect(rows).to_have_count(1)
+            await expect(theirs).to_have_count(1)
+            await theirs.get_by_role("button", name="Send now").click()
+            await tab.answer("You said: in half an hour").wait_for()
+            for who in tab, other:
+                await expect(who.locator(".strip")).to_have_count(0)
+                await expect(who.locator(".said")).to_have_count(1)
+            await expect(tab.locator(".said")).to_contain_text("you")
+            # By itself when it is due, whatever the page does in the meantime.
+            await tab.evaluate("thread.state.send('soon', { at: new Date(Date.now() + 1500).toISOString() })")
+            await expect(rows).to_have_text([re.compile("soon")])
+            await tab.answer("You said: soon").wait_for()
+            await expect(tab.locator(".strip")).to_have_count(0)
+            # Queues shows the same, and cancels it.
+            gateway.thread("push", "--source", "external:cli", "--in", "2h", "from a shell", session=session)
+            await expect(rows).to_have_text([re.compile("from a shell")])
+            await other.open(f"#/look/{session}")
+            await other.locator(".to-come").get_by_role("button", name="Cancel").click()
+            await expect(other.locator(".to-come")).to_have_count(0)
+            await expect(tab.locator(".strip")).to_have_count(0)
+
+
 async def a_run_is_stopped():
     with Gateway(*NDJSON) as gateway:
         plays(gateway, long=[["say", "As far as this"], ["wait", "never"]])
@@ -584,6 +644,24 @@ async def a_run_is_stopped():
                 await expect(tab.locator(".when")).to_have_count(0)
                 await expect(tab.locator(".answer")).to_have_text("As far as this")
                 await tab.reload()
+            # Variants after it have it too, and the one beside it.
+            await tab.say("more")
+            await tab.answer("You said: more").wait_for()
+            again = lambda n: tab.locator(".exchange").nth(n).get_by_role("button", name="Try again")
+            # Without the mouse, those of the last message are visible.
+            await tab.mouse.move(0, 0)
+            assert await again(-1).evaluate("e => getComputedStyle(e.parentElement).opacity") == "1"
+            await again(-1).click()
+            await expect(tab.locator(".variants .figure")).to_have_text("2/2")
+            await expect(tab.locator(".cancelled")).to_have_text(re.compile(r"^Stopped by you · \d+:\d\d"))
+            await expect(tab.locator(".answer")).to_have_text(["As far as this", "You said: more"])
+            await tab.locator(".exchange").first.hover()
+            await again(0).click()
+            await expect(tab.locator(".variants .figure")).to_have_text("2/2")
+            await expect(tab.locator(".said")).to_have_count(1)
+            await tab.get_by_role("link", name="Previous variant").click()
+            await expect(tab.locator(".answer")).to_have_text(["As far as this", "You said: more"])
+            await expect(tab.locator(".cancelled")).to_have_count(1)
 
 
 async def a_failure_stands_where_it_happened():
@@ -654,6 +732,12 @@ async def sessions_are_searched_renamed_switched_and_deleted():
             await tab.fill("#search", "invoices")
             await expect(titles).to_have_text(["Invoices of May"])
             await expect(tab.locator(".session mark")).to_have_text("Invoices")
+            # All words have to occur; what is quoted is a phrase.
+            await tab.fill("#search", "may INVOICES")
+            await expect(titles).to_have_text(["Invoices of May"])
+            await expect(tab.locator(".session mark")).to_have_text("May")
+            await tab.fill("#search", '"may invoices"')
+            await tab.see("Nothing found in titles, messages and tools.", ".sessions")
             await tab.fill("#search", "nowhere")
             await tab.see("Nothing found in titles, messages and tools.", ".sessions")
             note, box = await tab.get_by_text("Nothing found").bounding_box(), await tab.locator("#search").bounding_box()
@@ -713,7 +797,7 @@ async def what_is_found_is_shown_in_its_place():
                 if (!range || !box) return false;
                 const inner = range.getBoundingClientRect(), outer = box.getBoundingClientRect();
                 return inner.height > 0 && inner.top >= outer.top && inner.bottom <= outer.bottom; })()"""
-            for words, shown in ("needle.conf", "needle.conf"), ("PORT = 8080", "port = 8080"), ("no route", "no route"), ("HAYSTACK", "haystack"), ("later 7", "later 7"):
+            for words, shown in ("needle.conf", "needle.conf"), ('"PORT = 8080"', "port = 8080"), ("host route", "route"), ("HAYSTACK", "haystack"), ('"later 7"', "later 7"):
                 await tab.fill("#search", words)
                 hit = tab.locator(".session", has=tab.page.locator("mark"))
                 await expect(hit).to_have_count(1)
@@ -726,7 +810,7 @@ async def what_is_found_is_shown_in_its_place():
                 await tab.reload()
                 await tab.until(in_view)
                 await tab.open("#/new")
-                await expect(tab.locator("h1")).to_have_text("New session")
+                await expect(tab.locator("h1")).to_have_text("New conversation")
                 await tab.until(f"{marked}.length === 0")
 
 
@@ -833,7 +917,7 @@ async def what_is_typed_after_new_or_edit_is_the_message():
                     link.click();
                     for (const key of "gl") link.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
                 }""")
-                await expect(tab.locator("h1")).to_have_text("New session")
+                await expect(tab.locator("h1")).to_have_text("New conversation")
                 await expect(message).to_have_value("gl")
                 assert tab.page.url.endswith("#/new")
                 await tab.context.close()
@@ -932,7 +1016,8 @@ async def a_gateway_that_is_killed_during_an_answer_is_a_pause():
 
 async def everything_can_be_done_with_the_keyboard():
     with Gateway(*ACP) as gateway:
-        plays(gateway, ask=[["call", "c1", "rm", {}], ["ask", "c1", "rm", {}, DETAILS]])
+        ask = lambda n: [["call", f"c{n}", "rm", {}], ["ask", f"c{n}", "rm", {}, DETAILS]]
+        plays(gateway, ask=[*ask(1), *ask(2), *ask(3)], long=[["say", "As far as this"], ["wait", "never"]])
         async with Browser() as browser:
             tab = await browser.tab(gateway)
             press = tab.keyboard.press
@@ -949,7 +1034,7 @@ async def everything_can_be_done_with_the_keyboard():
             await expect(tab.locator("#message")).to_be_focused()
             await press("Escape")
             await press("n")
-            await tab.wait_for_selector("h1:has-text('New session')")
+            await tab.wait_for_selector("h1:has-text('New conversation')")
             await expect(tab.locator("#message")).to_be_focused()
             await tab.keyboard.type("ask")
             await press("Enter")
@@ -965,9 +1050,36 @@ async def everything_can_be_done_with_the_keyboard():
             await press("Tab")
             assert await focus() == "Reject"
             await press("Enter")
-            await tab.answer("The answer was no.").wait_for()
-            await tab.mouse.click(700, 20)
+            answers = tab.locator(".answered")
+            await expect(answers).to_have_text(["Answered: Reject"])
+            # Each answer leads to the next request, or to the box if there is none. A key answers what has the focus.
+            await press("Escape")
+            card = tab.locator(".permission.open")
+            await expect(card).to_have_count(1)
+            await tab.evaluate("document.activeElement.blur()")
+            await press("a")
+            await expect(card).to_be_focused()
+            await expect(answers).to_have_count(1)
+            await press("a")
+            await expect(answers).to_have_text(["Answered: Reject", "Answered: Allow once"])
+            await expect(tab.locator("#message")).to_be_focused()
+            await press("Escape")
+            await expect(card).to_have_count(1)
+            await press("d")
+            await expect(card).to_be_focused()
+            await press("d")
+            await expect(answers).to_have_text(["Answered: Reject", "Answered: Allow once", "Answered: Reject"])
+            await expect(tab.locator("#message")).to_be_focused()
+            # So does Stop.
+            await tab.keyboard.type("long")
+            await press("Enter")
+            await tab.answer("As far as this").wait_for()
+            await tab.get_by_role("button", name="Stop").press("Enter")
+            await expect(tab.locator(".cancelled")).to_have_count(1)
+            await expect(tab.locator("#message")).to_be_focused()
+            await press("Escape")
             await press("?")
+            await expect(tab.locator("dialog")).to_contain_text("allow, deny")
             await expect(tab.locator("dialog")).to_contain_text("search or filter")
             await press("Escape")
             await expect(tab.locator("dialog")).to_have_count(0)
@@ -1252,6 +1364,8 @@ async def on_a_telephone_the_list_is_a_page_of_its_own():
     with Gateway(*ACP) as gateway:
         wide = "| a | b |\n|-|-|\n| " + "wide " * 40 + " | " + "x" * 200 + " |\n\n```\n" + "y" * 300 + "\n```\n" + "z" * 300
         plays(gateway, wide=[["call", "c1", "a_tool_with_a_long_name_" * 5, {"path": "/" * 100}], ["say", wide]],
+              change=[["call", "c1", "edit", {"path": "a.txt"}], ["change", "c1", "edit a.txt", [{"type": "diff", "path": "a.txt",
+                  "oldText": "".join(f"old {n}\n" for n in range(60)), "newText": "".join(f"new {n}\n" for n in range(60))}]]],
               ask=[["call", "c1", "chown", {"path": "/srv/data"}],
                    ["ask", "c1", "chown -R backup /srv/data", {"path": "/srv/data", "owner": "backup"}, "14 files change their owner"]])
         async with Browser() as browser:
@@ -1282,6 +1396,22 @@ async def on_a_telephone_the_list_is_a_page_of_its_own():
                     await picture(tab, "phone")
                     await tab.get_by_role("button", name="Reject").tap()
                     await tab.answer("The answer was no.").wait_for()
+                    # What is higher than the view is read from its start.
+                    await tab.say("change")
+                    card = tab.locator(".permission.open")
+                    await expect(card.locator("tr")).to_have_count(120)
+                    await expect(card.locator(".request")).to_be_in_viewport(ratio=1)
+                    await expect(card.get_by_text("old 0")).to_be_in_viewport()
+                    await expect(card.get_by_role("button", name="Reject")).not_to_be_in_viewport()
+                    await card.get_by_role("button", name="Reject").tap()
+                    await expect(card).to_have_count(0)
+                    assert await tab.locator(".actions").first.evaluate("e => getComputedStyle(e).opacity") == "1"
+                    await tab.fill("#message", "later")
+                    await tab.get_by_role("button", name="Later …").tap()
+                    assert await fits()
+                    await picture(tab, "phone-later")
+                    await tab.get_by_role("button", name="Leave it").tap()
+                    await tab.fill("#message", "")
                     await tab.click(".back")
 
 

@@ -63,6 +63,17 @@ async def what_is_wrong_is_said_first_and_can_be_mended():
         await expect(tab.locator(".settings")).to_contain_text(command)
         await tab.reload()
         await expect(tab.locator(".runs li")).to_have_count(3)
+        # One that gives up on an event and goes on: what failed, why, and what can be done.
+        await tab.open("#/look/inbox")
+        inbox.subscribe("clerk", "echo no ink; exit 4", "--deliver", "stdin", "--max-attempts", "1", "--stall-after", "never")
+        inbox.do("pause", "--consumer", "clerk")
+        inbox.push("a letter")
+        clerk = card(tab, "clerk")
+        await button(tab, "Resume", clerk).click()
+        await expect(clerk.locator(".came-of")).to_contain_text("failed again: exit 4: no ink")
+        await expect(clerk.locator(".state").first).to_contain_text("idle, last run failed")
+        await expect(clerk.locator(".why")).to_contain_text("exit 4: no ink")
+        await expect(clerk.locator(".todo").first).to_contain_text("retry it under Dead letters")
 
 
 async def a_consumer_is_paused_resumed_stopped_and_moved():
@@ -272,7 +283,7 @@ async def an_event_is_pushed_and_the_command_next_to_it_does_the_same():
 
 async def events_are_filtered_read_page_by_page_and_followed():
     async with looking(thread=lambda inbox: inbox.batch(events(1000))) as (inbox, gateway, browser, tab):
-        await tab.get_by_role("navigation", name="In this thread").get_by_role("link", name="Events").click()
+        await tab.get_by_role("navigation", name="In this queue").get_by_role("link", name="Events").click()
         texts = tab.locator(".list-box .text")
         await expect(texts.first).to_have_text("number 1000")
         # Page by page to the beginning; rows far from the view are not elements.
@@ -342,12 +353,12 @@ async def words_are_searched_for_in_the_contents():
         texts, search = tab.locator(".list-box .text"), tab.locator("#search")
         await expect(texts).to_have_count(16)
         for words, found in ("NOTHING", ["nothing"]), ("it's 100%", ["It's 100% sure"]), ("a_b", ["a_b"]), ("\\s", ["back\\slash"]), \
-                ("1000", ["it is 1000 sure"]), ('"number 10"', ["number 10"]), ("id", []), ("salt and pepper", []):
+                ("1000", ["it is 1000 sure"]), ("sure it", ["it is 1000 sure", "It's 100% sure"]), ('"is 1000" SURE', ["it is 1000 sure"]), ('"number 10"', ["number 10"]), ("id", []), ("salt and pepper", []):
             await search.fill(words)
             await tab.keyboard.press("Enter")
             await expect(texts).to_have_text(found)
-            await tab.see(f"Events whose content has “{words.strip(chr(34))}” in it", ".event-list")
-            await expect(search).to_have_value(words.strip('"'))
+            await tab.see(f"Events whose content has “{words.strip(chr(34)) if words.count(' ') < 2 else words}” in it", ".event-list")
+            await expect(search).to_have_value(words)
         # New matching events come, and the address contains the search.
         await search.fill("match")
         await tab.keyboard.press("Enter")
@@ -379,7 +390,7 @@ async def old_events_that_nobody_takes_are_flagged():
         await expect(reader.locator(".why")).to_contain_text("not taken for 15 min")
         await expect(tab.locator(".verdict")).to_have_text("1 consumer needs attention: reader.")
         await tab.open("#/look")
-        await expect(tab.locator(".verdict")).to_have_text("1 thread needs attention.")
+        await expect(tab.locator(".verdict")).to_have_text("1 queue needs attention.")
         await expect(tab.locator(".attention")).to_have_text("reader: unattended (2 events pending, and not taken for 15m)")
         inbox.do("ack", "--consumer", "reader", "1")
         await expect(tab.locator(".verdict")).to_have_text("Nothing is wrong.")
@@ -399,7 +410,12 @@ async def what_is_to_come_is_shown():
         await expect(rows.nth(1)).to_contain_text("paused")
         await expect(rows.nth(2)).to_contain_text("s1")
         await expect(rows.nth(2)).to_contain_text("<b>is it still down?</b>")
-        inbox.do("scheduled", "cancel", "s1")
+        await rows.nth(2).get_by_role("button", name="Cancel").click()
+        await expect(rows).to_have_count(2)
+        inbox.do("push", "--in", "1h", "is it up?")
+        await rows.nth(2).get_by_role("button", name="Push now").click()
+        await tab.see("1 event")
+        assert "is it up?" in inbox.do("peek")
         inbox.do("schedule", "remove", "daily")
         inbox.do("schedule", "remove", "off")
         await expect(tab.locator(".to-come")).to_have_count(0)
@@ -564,14 +580,14 @@ async def threads_are_found_and_hidden_ones_are_counted():
         inbox.do("push", "--source", "external:cli", "the backup", thread=session)
         await tab.open("#/look")
         await expect(tab.locator(".threads li")).to_have_count(2)
-        await expect(tab.locator(".verdict")).to_have_text("1 thread needs attention.")
+        await expect(tab.locator(".verdict")).to_have_text("1 queue needs attention.")
         await tab.fill("#search", "backup")
         await expect(tab.locator(".threads li")).to_have_count(1)
-        await expect(tab.locator(".verdict")).to_contain_text("1 of 2 threads has that in the name. 1 other needs attention.")
+        await expect(tab.locator(".verdict")).to_contain_text("1 of 2 queues has that in the name. 1 other needs attention.")
         await tab.keyboard.press("Escape")
         await expect(tab.locator("#search")).to_have_value("")
         await expect(tab.locator(".threads li")).to_have_count(2)
-        await expect(tab.locator(".verdict")).to_have_text("1 thread needs attention.")
+        await expect(tab.locator(".verdict")).to_have_text("1 queue needs attention.")
 
 
 async def a_gateway_that_is_killed_while_one_looks_is_a_pause():

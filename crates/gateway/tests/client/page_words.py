@@ -130,12 +130,14 @@ async def the_page_speaks_the_language_of_its_reader():
             await tab.reload()
             await expect(tab.locator("html")).to_have_attribute("lang", "de")
             await tab.get_by_role("link", name="Neu", exact=True).click()
-            await tab.locator("h1", has_text="Neue Sitzung").wait_for()
+            await tab.locator("h1", has_text="Neues Gespräch").wait_for()
             await tab.say("work")
             await tab.answer("The end.").wait_for()
             await expect(tab.get_by_role("button", name="Noch einmal", exact=True)).to_be_attached()
             # Dates and numbers, and what counts.
             assert await tab.evaluate("(async () => (await import('/page/time.js')).duration(4100))()") == "4,1 s"
+            await expect(tab.locator(".needing")).to_have_text("■ 1")
+            await expect(tab.locator(".needing")).to_have_attribute("aria-label", "1 Queue braucht Aufmerksamkeit.")
             await tab.get_by_role("link", name="Queues", exact=True).click()
             await tab.get_by_role("link", name="inbox", exact=True).click()
             await expect(tab.locator(".verdict")).to_have_text("2 Dead Letters.")

@@ -65,6 +65,34 @@ async def a_message_keeps_what_its_client_may_say_about_it():
         assert len(gateway.events(session)) == 2
 
 
+async def a_message_is_sent_later():
+    in_time = lambda **more: (datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(**more)).isoformat()
+    with Gateway("--agent", "sed s/^/echo:/") as gateway:
+        client = await gateway.client()
+        session = (await client.request("sessions.new"))["sessionId"]
+        params = {"sessionId": session, "message": "soon", "idempotencyKey": "k", "at": in_time(hours=1)}
+        later = await client.request("agent", **params)
+        assert (later["status"], later["scheduled"]) == ("scheduled", "s1") and later["scheduledAt"][:19] == params["at"][:19], later
+        # It is stored once, however often it is sent.
+        assert await client.request("agent", **params) == later
+        await client.request("agent", message="now", at=in_time(seconds=-1))
+        assert (await client.wait("final"))["payload"]["content"] == "echo:now"
+        gateway.thread("scheduled", "now", "s1", session=session)
+        message = (await client.wait(lambda e: e["event"] == "message" and e["payload"]["content"] == "soon"))["payload"]
+        assert message["runId"] == later["runId"] and message["fromSelf"], message
+        await client.wait(lambda e: e["event"] == "final" and e["payload"]["content"] == "echo:soon")
+        again = await client.request("agent", **params)
+        assert again["status"] == "accepted" and "scheduled" not in again and again["runId"] == later["runId"], again
+        # Who is elsewhere enters the session, and gets the message when it is sent.
+        other = await gateway.client()
+        await other.request("agent", sessionId=session, message="from elsewhere", at=in_time(seconds=1))
+        await other.wait(lambda e: e["event"] == "final" and e["payload"]["content"] == "echo:from elsewhere")
+        assert [e["payload"]["content"] for e in other.events if e["event"] == "message"] == ["from elsewhere"]
+        assert "a time like" in await client.refused("agent", message="x", at="tomorrow")
+        assert "command" in await client.refused("agent", message="/clear", at=in_time(hours=1))
+        assert len([event for event in gateway.events(session) if event["type"] == "message"]) == 6
+
+
 async def a_switch_reports_what_is_under_way_and_how_it_failed():
     with Gateway() as gateway:
         client, other = await gateway.client(), await gateway.client()
@@ -299,6 +327,11 @@ async def sessions_are_made_listed_named_searched_and_removed():
         assert event["payload"]["title"] == "Deux" and event["seq"]
         assert (await client.request("sessions.list", limit=1))["sessions"][0]["title"] == "Deux"
 
+        # All words have to occur, in whatever place; what is quoted is a phrase.
+        both = await client.request("sessions.search", query="one  \"needle IS\"")
+        assert [(session["id"], "needle" in session["match"]) for session in both["sessions"]] == [(ids[0], True)]
+        for query in "needle two", '"is needle"', "one \"needle here\"":
+            assert (await client.request("sessions.search", query=query))["sessions"] == [], query
         found = await client.request("sessions.search", query="NEEDLE")
         assert [session["id"] for session in found["sessions"]] == [ids[0]]
         assert "needle" in found["sessions"][0]["match"]

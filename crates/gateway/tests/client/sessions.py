@@ -275,6 +275,31 @@ async def a_fork_keeps_the_answers_of_messages_that_were_queued():
             assert (await client.request("status"))["session"]["queuedRequests"] == 0
 
 
+async def a_fork_has_what_was_said_before_an_answer_was_stopped():
+    with Gateway() as gateway:
+        client = await gateway.client()
+        session = (await client.request("sessions.new"))["sessionId"]
+        gateway.fake_agent(session)
+        for n in range(3):
+            await client.request("agent", message=f"say {n}")
+        said = (await client.request("sessions.history"))["messages"]
+        stop = lambda n, of: gateway.ending(session, of["seq"], f"cancelled by {of['source']}: requested by a client", "cancelled",
+                                            run_id=of["runId"], message_id=f"answer {n}", partial=f"As far as {n}")
+        stop(0, said[0])
+        # It queued, and its run ended after the message at which the copy is made.
+        stop(1, said[1])
+        # What ends nothing is no answer.
+        gateway.push(session, "another", "cancelled", reply_to=said[0]["seq"], run_id=said[0]["runId"])
+        for before in said[2]["id"], None:
+            await client.request("sessions.fork", sessionId=session, **({"before": before} if before else {}))
+            copied = (await client.request("sessions.history"))["messages"]
+            stopped = [message for message in copied if message["role"] == "cancelled"]
+            assert [message["content"] for message in stopped] == ["As far as 0", "As far as 1"], copied
+            by = {message["seq"]: message["content"] for message in copied if message["role"] == "user"}
+            assert [by[message["replyTo"]] for message in stopped] == ["say 0", "say 1"], copied
+            assert all("requested by a client" in message["metadata"]["why"] for message in stopped), stopped
+
+
 async def what_is_copied_keeps_its_time():
     with Gateway("--agent", "sed s/^/echo:/") as gateway:
         client = await gateway.client()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import datetime
 import json
 import os
 import pathlib
@@ -393,6 +394,29 @@ async def an_event_is_stored_once_and_only_if_it_is_one():
         assert look.http.post("/api/v1/threads/inbox/events", content=b"{}").status_code == 415
         assert look.http.post("/api/v1/threads/inbox/events", json={**event, "content": "x" * 3_000_000}).status_code == 413
         assert look.get("/inbox")["events"] == 1
+
+
+@with_httpx
+async def what_is_scheduled_is_cancelled_or_made_an_event_now():
+    with Queues("inbox") as queues:
+        look = queues.look
+        at = (datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(hours=1)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        later = {"source": "me", "type": "message", "at": at}
+        first, second = (look.post("/inbox/events", {**later, "content": text}, 201) for text in ("one", "two"))
+        assert (first["scheduled"], second["scheduled"], second["scheduled_at"]) == ("s1", "s2", at)
+        found = look.get("/inbox")
+        assert (found["scheduled"], [one["id"] for one in found["to_come"]]) == (2, ["s1", "s2"])
+        # The list of all threads counts them, too.
+        look.until(lambda answer: answer["threads"][0].get("scheduled") == 2, "")
+        assert look.post("/inbox/scheduled/s1/cancel", {}) == {"scheduled": "s1"}
+        made = look.post("/inbox/scheduled/s2/now", {})
+        assert look.get(f"/inbox/events/{made['id']}")["event"]["content"] == "two" and not made["deduplicated"]
+        for verb in "cancel", "now":
+            for gone in "s1", "s2", "s3":
+                assert f"no scheduled event {gone}" in look.refused(404, f"/inbox/scheduled/{gone}/{verb}", {})
+            assert "as in s17" in look.refused(400, f"/inbox/scheduled/17/{verb}", {})
+        found = look.get("/inbox")
+        assert (found["events"], found["scheduled"], "to_come" in found) == (1, 0, False)
 
 
 @with_httpx

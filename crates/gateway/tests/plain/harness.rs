@@ -167,6 +167,7 @@ impl Talk {
             priority: None,
             metadata: None,
             idempotency_key: None,
+            at: None,
         };
         self.0.call::<Agent>(&message).await.unwrap()
     }

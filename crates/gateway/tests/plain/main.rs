@@ -262,6 +262,7 @@ async fn a_message_that_is_sent_twice_is_stored_once() {
         priority: None,
         metadata: None,
         idempotency_key: Some("the same".to_owned()),
+        at: None,
     };
     let run_id = talk.0.call::<Agent>(&message).await.unwrap().run_id.unwrap();
     talk.until_the_end_of(&run_id).await;

@@ -46,6 +46,7 @@ export function Body({ thread, consumer, alone = false }) {
   const here = address.look(thread.id, "c", name);
   const todo = whatToDo(consumer), wrong = consumer.problems.map(({ check }) => ALSO_WRONG[check]).filter(Boolean);
   const shown = run?.id ?? last?.id;
+  // The buttons have a key, or they would be others when a line comes before them, and forget what became of a resume.
   const eventLink = (event) => html`<a class="figure" href=${address.eventsAddress(thread.id, { event })}>${
     NUMBER.format(event)}</a>`;
   return html`
@@ -59,7 +60,7 @@ export function Body({ thread, consumer, alone = false }) {
         t("n_dead_letters", { n: dead })}</a>`}${
       errors > 0 && html` · ${t("its_filter_failed_on_n_events", { n: errors })}${
         failed && html`, ${t("the_last_event", { event: eventLink(failed) })}`}`}<${Places} consumer=${consumer} /></p>
-    <p class="buttons"><${Actions} thread=${thread} consumer=${consumer} />
+    <p key="buttons" class="buttons"><${Actions} thread=${thread} consumer=${consumer} />
       ${shown && html`<a class="button" href=${address.look(thread.id, "c", name, shown)}>${
         run?.id ? t("show_the_run") : t("show_the_last_run")}</a>`}
       ${!alone && html`<a class="button" href=${here}>${t("all_runs")}</a>`}</p>

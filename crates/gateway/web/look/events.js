@@ -5,7 +5,7 @@ import { list, t } from "../language.js";
 import { Do, Fold, Versioned } from "../parts.js";
 import { Offline } from "../offline.js";
 import { Stamp } from "../time.js";
-import { visible } from "../text.js";
+import { termsOf, visible } from "../text.js";
 import { AsCommand, command } from "./command.js";
 import { Event } from "./event.js";
 import { Facets } from "./facets.js";
@@ -16,17 +16,19 @@ import * as address from "../address.js";
 /** Operators that only a filter has. SQL without one is a constant or a column, which is no useful filter. */
 const SQL = /[=<>()|&~]|\w\s*%\s*\w|\b(id|created_at|source|type|subtype|content|metadata)\s+(not\s+)?(like|glob|in|is|isnull|notnull|between)\b/i;
 
-/** The filter that finds words in contents. */
-const finding = (words) => `content LIKE '%${words.replace(/[\\%_]/g, "\\$&").replaceAll("'", "''")}%' ESCAPE '\\'`;
+/** The filter that finds events whose content has all of these words and phrases. */
+const finding = (terms) => terms
+  .map((term) => `content LIKE '%${term.replace(/[\\%_]/g, "\\$&").replaceAll("'", "''")}%' ESCAPE '\\'`).join(" AND ");
 
-/** The words that such a filter finds, or null. */
+/** What was typed for such a filter, or null. */
 function foundBy(filter) {
-  const words = /^content LIKE '%([^]*)%' ESCAPE '\\'$/.exec(filter)?.[1].replaceAll("''", "'").replace(/\\([\\%_])/g, "$1") ?? null;
-  return words !== null && finding(words) === filter ? words : null;
+  const parts = [...filter.matchAll(/content LIKE '%((?:[^']|'')*)%' ESCAPE '\\'/g)];
+  const terms = parts.map(([, part]) => part.replaceAll("''", "'").replace(/\\([\\%_])/g, "$1"));
+  return terms.length && finding(terms) === filter ? terms.map((term) => (/\s/.test(term) ? `"${term}"` : term)).join(" ") : null;
 }
 
 /** Typed text, as a filter. */
-const filterOf = (text) => (!text || SQL.test(text) ? text : finding(/^"([^"]+)"$/.exec(text)?.[1] ?? text));
+const filterOf = (text) => (!text || SQL.test(text) ? text : finding(termsOf(text)));
 
 const EXAMPLES = [
   ["type = 'message'", t("what_was_said")],
@@ -68,10 +70,10 @@ function List({ thread, filter, open }) {
     </div>
     ${(items.length > 0 || filter) && html`<${Facets} thread=${thread.id} filter=${filter} items=${items} />`}
     ${words !== null && html`<p class="hint">${t("events_whose_content_has_words_in_it_as",
-      { words: visible(words), filter: html`<code>${visible(filter)}</code>` })}</p>`}
+      { words: visible(words.replace(/^"([^"]*)"$/, "$1")), filter: html`<code>${visible(filter)}</code>` })}</p>`}
     ${isLive && html`<${Offline} connection=${stream} />`}
     ${error && html`<p class="error" role="alert">${error} ${" "}${mayBeWords
-      ? html`<a class="button" href=${address.eventsAddress(thread.id, { filter: finding(filter) })}>${t("search_the_contents_for_it")}</a>`
+      ? html`<a class="button" href=${address.eventsAddress(thread.id, { filter: finding(termsOf(filter)) })}>${t("search_the_contents_for_it")}</a>`
       : html`<button type="button" onClick=${() => tail.again()}>${t("try_again")}</button>`}</p>`}
     ${isLive && stream.state === "refused" && html`<p class="error" role="alert">${t("new_events_are_not_shown_as_they_come", { why: stream.why })}</p>`}
     ${failures && html`<p class="hint">${t("on_n_events_the_filter_itself_failed_so",

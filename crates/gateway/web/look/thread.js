@@ -3,10 +3,11 @@
 import { html, useEffect, useRef } from "../vendor/preact.js";
 import { t } from "../language.js";
 import { Offline } from "../offline.js";
+import { Do } from "../parts.js";
 import { Ago, Stamp } from "../time.js";
 import { bytesText, visible } from "../text.js";
 import { state } from "../state.js";
-import { api } from "./api.js";
+import { api, post } from "./api.js";
 import { Charts } from "./charts.js";
 import { AsCommand, command } from "./command.js";
 import { ConsumerPage, byNeed, needs } from "./consumer.js";
@@ -93,14 +94,22 @@ function Needing({ thread, consumers }) {
     consumers.length > NAMED ? ", …" : "."}`;
 }
 
+/** What can be done with a scheduled event. */
+function Scheduled({ thread, id }) {
+  const button = (verb, name) => html`<${Do} class="quiet" title=${command(thread, "scheduled", verb, id)}
+    action=${() => post(api([thread.id, "scheduled", id, verb]))}>${name}<//>`;
+  return html`${button("now", t("push_now"))} ${button("cancel", t("cancel"))}`;
+}
+
 function ToCome({ thread }) {
   const { to_come: list, scheduled } = thread;
   const hidden = scheduled - list.filter(({ rule }) => !rule).length;
   return html`<h2>${t("what_is_to_come")}</h2>
-    <table class="to-come"><thead><tr><th scope="col">${t("what")}</th><th scope="col">${t("when")}</th><th scope="col">${t("content")}</th></tr></thead>
+    <table class="to-come"><thead><tr><th scope="col">${t("what")}</th><th scope="col">${t("when")}</th><th scope="col">${t("content")}</th><td></td></tr></thead>
       <tbody>${list.map(({ id, next, rule, content }) => html`<tr key=${id}><th scope="row"><code>${visible(id)}</code></th>
         <td>${next ? html`<${Stamp} time=${next} />` : t("paused")}${rule && html`<br /><small>${visible(rule)}</small>`}</td>
-        <td>${visible(content)}</td></tr>`)}</tbody></table>
+        <td>${visible(content)}</td>
+        <td>${!rule && !thread.read_only && html`<${Scheduled} thread=${thread} id=${id} />`}</td></tr>`)}</tbody></table>
     ${hidden > 0 && html`<p class="hint">${t("n_scheduled_events_more", { n: hidden })}</p>`}
     <${AsCommand} lines=${[command(thread, "scheduled"), command(thread, "schedule", "list")]} />`;
 }

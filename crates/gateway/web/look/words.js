@@ -10,10 +10,21 @@ export const NUMBER = new Intl.NumberFormat(locale);
 /** An agent's program that has answered and is kept running. */
 export const OPEN = t("open_idle");
 
-export const wordOf = (thread, { name, state }) => (thread.agent_is_idle && name === "agent" && state === "running" ? OPEN : state);
+/** One that has nothing to do, but has not done what it had to. */
+const FAILED = t("idle_its_last_run_failed");
+
+const FAILURES = new Set(["failed", "dead", "timed_out", "unknown"]);
+
+const hasFailed = ({ state, last_run: last }) => state === "idle" && FAILURES.has(last?.outcome);
+
+export function wordOf(thread, consumer) {
+  const { name, state } = consumer;
+  if (thread.agent_is_idle && name === "agent" && state === "running") return OPEN;
+  return hasFailed(consumer) ? FAILED : state;
+}
 
 /** A symbol for each state, next to its word. */
-const MARKS = { stalled: "■", waiting: "◔", running: "▶", paused: "‖", idle: "○", [OPEN]: "○", pending: "◔" };
+const MARKS = { stalled: "■", waiting: "◔", running: "▶", paused: "‖", idle: "○", [OPEN]: "○", [FAILED]: "■", pending: "◔" };
 
 const STATES = {
   stalled: t("stalled"), waiting: t("waiting"), running: t("running"), paused: t("paused"), idle: t("idle"),
@@ -109,6 +120,7 @@ export function whatToDo(consumer) {
   if (state === "waiting" && reason === "interrupted") return t("nothing_attends_to_its_wait_resume_or");
   if (state === "waiting") return t("it_tries_again_by_itself_resume_tries");
   if (consumer.untaken_since) return t("it_has_no_handler_a_program_must_pop");
+  if (hasFailed(consumer) && consumer.dead > 0) return t("it_gave_up_on_its_last_event_which_is_a");
   if (state === "idle" && pending > 0 && consumer.command) return t("nothing_starts_it_by_itself_resume_does");
   return "";
 }

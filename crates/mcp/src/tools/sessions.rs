@@ -28,7 +28,7 @@ const MESSAGES: &str = "type = 'message' OR subtype = 'cancelled' \
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SearchArgs {
-    /// Text in a title or message, in any case
+    /// Words, all of which occur in the title or messages, in any case; a "phrase" in quotes
     query: Option<String>,
     /// When it was last active
     #[schemars(with = "Option<String>", extend("enum" = ["today", "yesterday", "this_week", "last_week"]))]

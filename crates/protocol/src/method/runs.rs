@@ -18,6 +18,9 @@ payloads! {
         /// Needs a `sessionId`. A message that is sent again with the same key is stored once.
         #[cfg_attr(test, schemars(length(min = 1, max = 512)))]
         pub idempotency_key: Option<String>,
+        /// When it is to be sent, in the form of RFC 3339; now, if it is missing or past.
+        #[cfg_attr(test, schemars(extend("format" = "date-time")))]
+        pub at: Option<String>,
     }
 
     pub struct Accepted {
@@ -28,6 +31,10 @@ payloads! {
         #[serialize_always]
         pub session_id: Option<String>,
         pub status: Acceptance,
+        /// Its number, such as `s17`, if it is scheduled.
+        pub scheduled: Option<String>,
+        /// When it is sent, if it is scheduled.
+        pub scheduled_at: Option<String>,
     }
 
     pub struct CancelParams {
@@ -57,6 +64,8 @@ words! {
         Accepted = "accepted",
         /// Other runs are ahead of it.
         Queued = "queued",
+        /// It is sent later.
+        Scheduled = "scheduled",
     }
 }
 

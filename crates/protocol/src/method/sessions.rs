@@ -211,7 +211,7 @@ words! {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SearchParams {
-    /// What a title or a message contains, ignoring case.
+    /// Words, and phrases in quotes, all of which the session has in its title, its messages, its tools or its errors.
     pub query: Option<String>,
     pub date_filter: Option<DateFilter>,
     /// 10 by default.

@@ -54,6 +54,7 @@ fn every_call_is_read_as_it_was_written_whatever_else_its_params_have() {
             priority: Some(Priority::Later),
             metadata: json!({ "k": null }).as_object().cloned(),
             idempotency_key: Some("k".into()),
+            at: Some("2026-01-02T03:04:05Z".into()),
         },
         AgentCancel: CancelParams { run_id: "r".into(), session_id: None },
         SessionsList: ListParams { limit: Some(3), offset: None },

@@ -116,6 +116,7 @@ pub async fn run(
                 is_only: false,
                 run_id: Some(run_id.clone()),
                 message_id: Some(message.id),
+                due: None,
                 attachments,
             };
             let work = move |to: &mut SessionWriter<'_>| {

@@ -225,6 +225,7 @@ async fn message(
         is_only: true,
         run_id: None,
         message_id: Some(format!("msg_{}", short(Uuid::new_v4()))),
+        due: None,
         attachments,
     })
 }

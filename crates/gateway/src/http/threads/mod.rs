@@ -32,6 +32,8 @@ pub fn routes() -> OpenApiRouter<Arc<Gateway>> {
         .routes(routes!(sse::watch))
         .routes(routes!(sse::stream))
         .routes(routes!(write::push))
+        .routes(routes!(write::cancel_scheduled))
+        .routes(routes!(write::make_scheduled_now))
         .routes(routes!(write::retry))
         .routes(routes!(write::discard))
         .routes(routes!(write::pause))

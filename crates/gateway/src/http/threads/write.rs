@@ -12,6 +12,7 @@ use thread::model::due::Due;
 use thread::model::event::{InvalidEvent, NewEvent};
 use thread::model::position::Position;
 use thread::model::run::StopRequest;
+use thread::model::scheduled::ScheduledId;
 use thread::model::subscription::ConsumerId;
 use thread::model::time;
 use thread_sessions::{Kind, RequestError};
@@ -23,7 +24,7 @@ use crate::gateway::Gateway;
 use crate::http::error::Failures;
 use crate::inspect::Inspector;
 use crate::inspect::dead::Meant;
-use crate::inspect::dto::{Consumer, Discarded, Pushed, Retried};
+use crate::inspect::dto::{Cancelled, Consumer, Discarded, Pushed, Retried};
 use crate::inspect::threads::Target;
 use crate::inspect::verbs::Verb;
 
@@ -84,6 +85,40 @@ pub async fn push(
     let event = body.event().map_err(RequestError::Thread)?;
     let pushed = gateway.inspector.at(&thread, Kind::Write, move |own, _, queue| own.push(queue, &event));
     Ok((StatusCode::CREATED, Json(pushed.await?)))
+}
+
+fn scheduled_id(text: &str) -> Result<ScheduledId, ApiError> {
+    ScheduledId::parse(text).map_err(|why| ApiError::bad(format!("'{}': {why}", text.escape_debug())))
+}
+
+/// Forget a scheduled event, and free its idempotency key
+#[utoipa::path(post, path = "/api/v1/threads/{thread}/scheduled/{scheduled}/cancel", tag = "threads",
+    params(ThreadPath, ("scheduled" = String, Path, description = "Its number, such as `s17`.")),
+    request_body = Nothing,
+    responses((status = 200, body = Cancelled), Failures))]
+pub async fn cancel_scheduled(
+    State(gateway): State<Arc<Gateway>>,
+    Path((thread, scheduled)): Path<(String, String)>,
+    Body(Nothing {}): Body<Nothing>,
+) -> Result<Json<Cancelled>, ApiError> {
+    let id = scheduled_id(&scheduled)?;
+    let cancel = move |own: &Inspector, _: &Target, queue: &mut Queue| own.cancel_scheduled(queue, id);
+    Ok(Json(gateway.inspector.at(&thread, Kind::Write, cancel).await?))
+}
+
+/// Make a scheduled event an event now, and wake the consumers
+#[utoipa::path(post, path = "/api/v1/threads/{thread}/scheduled/{scheduled}/now", tag = "threads",
+    params(ThreadPath, ("scheduled" = String, Path, description = "Its number, such as `s17`.")),
+    request_body = Nothing,
+    responses((status = 200, body = Pushed), Failures))]
+pub async fn make_scheduled_now(
+    State(gateway): State<Arc<Gateway>>,
+    Path((thread, scheduled)): Path<(String, String)>,
+    Body(Nothing {}): Body<Nothing>,
+) -> Result<Json<Pushed>, ApiError> {
+    let id = scheduled_id(&scheduled)?;
+    let make = move |own: &Inspector, _: &Target, queue: &mut Queue| own.make_scheduled_now(queue, id);
+    Ok(Json(gateway.inspector.at(&thread, Kind::Write, make).await?))
 }
 
 /// Dead letters of a consumer: of some events, with one reason, or all.

@@ -120,6 +120,14 @@ pub enum Handling {
     Dead,
 }
 
+/// A scheduled event that was forgotten.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Cancelled {
+    /// Its number.
+    #[schema(pattern = "^s[0-9]+$")]
+    pub scheduled: String,
+}
+
 /// An event that was stored.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub struct Pushed {

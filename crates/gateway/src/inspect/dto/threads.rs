@@ -75,6 +75,8 @@ pub struct Figures {
     pub consumers: ConsumerCounts,
     /// How many dead letters there are.
     pub dead: u64,
+    /// How many scheduled events there are.
+    pub scheduled: u64,
     /// When the oldest event was stored that is pending for a consumer.
     pub oldest_pending_at: Option<String>,
     /// Why it needs attention, in one line: the first of its consumers' problems, or that its agent asks.
@@ -112,8 +114,6 @@ pub struct Thread {
     /// Schedules, and the scheduled events that are due first, at most 20 of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub to_come: Vec<ToCome>,
-    /// How many scheduled events there are.
-    pub scheduled: u64,
 }
 
 /// A schedule, or an event that is not due yet.
