@@ -20,7 +20,7 @@ export function Later({ onSend, onClose }) {
   const send = (timeOf) => (event) => {
     event.preventDefault();
     const time = timeOf();
-    if (!(time > Date.now())) return setError(t("this_time_is_over"));
+    if (!(time > Date.now())) return setError(t("this_time_is_over_2"));
     onClose();
     onSend(new Date(time).toISOString());
   };
@@ -32,7 +32,7 @@ export function Later({ onSend, onClose }) {
       <button class="primary">${t("schedule")}</button>
     </form>
     <form onSubmit=${send(() => Date.parse(at))}>
-      <label>${t("at")} <input type="datetime-local" required value=${at} onInput=${({ target }) => setAt(target.value)} /></label>
+      <label>${t("at")} <input type="datetime-local" required value=${at} onInput=${({ target }) => { setError(null); setAt(target.value); }} /></label>
       <button>${t("schedule")}</button>
     </form>
     ${error && html`<p class="error" role="alert">${error}</p>`}
@@ -53,7 +53,7 @@ export function Scheduled({ conversation: { toCome, scheduled } }) {
 /** A scheduled message; or a schedule, which has a rule and is not cancelled here. */
 function One({ one: { id, next, rule, content } }) {
   return html`<li>
-    <span class="place">${next ? html`<${Stamp} time=${next} />` : t("paused")}</span>
+    <span class="place">${next ? t("scheduled_for_time", { time: html`<${Stamp} time=${next} />` }) : t("paused")}</span>
     <span class="words">${visible(beginning(content, 200)) || t("attachments")}</span>
     ${rule && html`<span class="hint">${visible(rule)}</span>`}
     ${!rule && !readOnly && html`<span class="doing-with">

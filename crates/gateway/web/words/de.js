@@ -219,6 +219,8 @@ export default {
   schedule: "Vormerken",
   at: "Um",
   it_comes_even_if_this_page_is_closed: "Sie wird dann auch gesendet, wenn diese Seite geschlossen ist.",
+  this_time_is_over_2: "Diese Zeit ist vorbei: Wähle eine spätere.",
+  scheduled_for_time: "vorgemerkt für {time}",
   // sessions.js
   any_time: "jederzeit",
   today: "heute",

@@ -220,6 +220,8 @@ export default {
   schedule: "Schedule",
   at: "At",
   it_comes_even_if_this_page_is_closed: "It is sent then even if this page is closed.",
+  this_time_is_over_2: "This time is over: choose a later one.",
+  scheduled_for_time: "scheduled for {time}",
   // sessions.js
   any_time: "any time",
   today: "today",
