@@ -130,6 +130,18 @@ pub enum ProtocolArg {
     AgUi,
 }
 
+impl ProtocolArg {
+    /// Whether the agent is a model: its memory is the thread, so it continues wherever a run stands.
+    pub fn goes_on_from_a_step(self) -> bool {
+        self == ProtocolArg::OpenAi
+    }
+
+    /// Whether the agent is given from the thread what was said before.
+    pub fn remembers_by_thread(self) -> bool {
+        matches!(self, ProtocolArg::OpenAi | ProtocolArg::AgUi)
+    }
+}
+
 /// What a conversation may take: the value of `--budget`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Budget {

@@ -161,7 +161,7 @@ impl Agent {
             about: self.about.clone(),
             prompts: self.prompts.clone(),
             allow: self.allow.iter().map(|setting| setting.as_str().to_owned()).collect(),
-            steps: self.settings.protocol == ProtocolArg::OpenAi,
+            steps: self.settings.protocol.goes_on_from_a_step(),
         }
     }
 

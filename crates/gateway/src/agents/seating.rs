@@ -70,11 +70,6 @@ impl Ready {
         Ok(thread_agent::install(queue, &self.launcher, &install)?)
     }
 
-    /// Whether it is a model, whose memory is the thread: it continues wherever a run stands.
-    pub fn goes_on_from_a_step(&self) -> bool {
-        self.install.options.windows(2).any(|pair| pair == ["--protocol", "openai"])
-    }
-
     /// Whether a subscription is of this agent, with these options.
     pub fn is_that_of(&self, now: &Subscription) -> bool {
         let is_same = |handler: String| handler == now.handler_cmd;
