@@ -89,6 +89,10 @@ pub struct Settings {
     /// running processes, sub-agents (acp, openai)
     #[arg(long, requires = "who")]
     pub mcp: bool,
+    /// Also give the program the MCP servers that an editor names for a conversation; `thread acp` keeps them in the
+    /// thread, in `mcp-servers.json` (acp)
+    #[arg(long, requires = "who", hide_short_help = true)]
+    pub mcp_servers: bool,
     /// A file of NAME=value lines for the program's environment (API keys), read at each start
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "who")]
     pub env_file: Option<PathBuf>,
@@ -239,7 +243,9 @@ impl Settings {
         let words = words.chain(tools).chain(turns.flatten());
         let words = words.chain(self.transcript.map(|most| format!("--transcript={most}")));
         let memory = (!self.memory).then(|| "--memory=false".to_owned());
-        words.chain(self.mcp.then(|| "--mcp".to_owned())).chain(memory).collect()
+        let flags = [("--mcp", self.mcp), ("--mcp-servers", self.mcp_servers)];
+        let flags = flags.into_iter().filter(|(_, is_set)| *is_set).map(|(flag, _)| flag.to_owned());
+        words.chain(flags).chain(memory).collect()
     }
 
     /// These settings, of a command given in `cwd`, for an adapter that is started elsewhere; the file with its
@@ -336,6 +342,12 @@ impl Settings {
             return failure::usage(
                 "only an agent of the Agent Client Protocol can be given tools",
                 "give --protocol acp or openai as well, or leave out --mcp",
+            );
+        }
+        if self.mcp_servers && self.protocol != ProtocolArg::Acp {
+            return failure::usage(
+                "only an agent of the Agent Client Protocol can be given the MCP servers of an editor",
+                "give --protocol acp as well, or leave out --mcp-servers",
             );
         }
         if self.transcript.is_some() && self.protocol != ProtocolArg::Exec {

@@ -45,6 +45,13 @@ impl Choice {
         };
         Ok((seated, choice))
     }
+
+    /// What a session has.
+    pub fn updated(self, session: SessionId) -> Updated {
+        let Choice { agent, model, cwd } = self;
+        let (session_id, agent) = (session.to_string(), agent.unwrap_or_default());
+        Updated { session_id, agent, model, cwd, options: Vec::new() }
+    }
 }
 
 /// An agent as one session gets it.
@@ -86,6 +93,7 @@ impl Ready {
             agent: self.seat.name.clone().unwrap_or_default(),
             model: self.model.clone(),
             cwd: Some(self.cwd()).filter(|_| self.seat.chose.contains(&Setting::Cwd)),
+            options: Vec::new(),
         }
     }
 }
