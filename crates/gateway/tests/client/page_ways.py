@@ -60,7 +60,7 @@ async def what_the_agent_lets_people_choose_is_chosen_on_the_page():
             tab = await browser.tab(gateway)
             await tab.new("what")
             await tab.answer("ask small").wait_for()
-            mode, model = tab.page.get_by_label("Mode"), tab.page.get_by_label("Model")
+            mode, model = (tab.page.locator("header .with select").nth(at) for at in range(2))
             await expect(mode).to_have_value("ask")
             await mode.select_option("code")
             await model.select_option("large")
