@@ -1,8 +1,8 @@
 //! The MCP servers that an editor names for a session.
 //!
 //! The agent of the session is given them by its adapter, which finds them in a file of the thread. They are commands to
-//! start, and their variables and headers have secrets. So the gateway is not asked: the file is written from here, which
-//! only who may write to the thread can do, and who may do that can run commands as its owner anyway.
+//! start, and their variables and headers have secrets. So the gateway is not asked: the file is written from here. That
+//! takes the right to write to the thread, which is the right to run commands as its owner anyway.
 
 use std::fs;
 use std::io::{self, Write};
