@@ -4,9 +4,9 @@
 //! connection of its own (`session`), which is a place in that thread. What is read there becomes updates by rules that
 //! know nothing but the events (`updates`), so a session that is loaded after a crash looks as if nothing had happened.
 
+mod choices;
 mod content;
 mod editor;
-mod modes;
 mod options;
 mod orders;
 mod permissions;
@@ -14,6 +14,7 @@ mod problem;
 mod requests;
 mod rpc;
 mod server;
+mod servers;
 mod session;
 mod updates;
 

@@ -23,11 +23,10 @@ pub enum Order {
     CancelRequest {
         id: Value,
     },
-    /// To move the session to another agent.
-    Move {
+    /// To choose a mode, or the value of an option.
+    Choose {
         id: Value,
-        agent: String,
-        how: Choosing,
+        chosen: Chosen,
     },
     /// The answer to a request for permission, if one was chosen.
     Answer {
@@ -40,18 +39,18 @@ pub enum Order {
     },
 }
 
-/// By which method an agent was chosen, as each has its own response.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Choosing {
-    Mode,
-    ConfigOption,
+/// What was chosen: each has its own method and response.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Chosen {
+    Mode(String),
+    Option { id: String, value: String },
 }
 
 impl Order {
     /// The request that waits for an answer.
     pub fn request(&self) -> Option<&Value> {
         match self {
-            Order::Prompt { id, .. } | Order::Move { id, .. } | Order::Close { id } => Some(id),
+            Order::Prompt { id, .. } | Order::Choose { id, .. } | Order::Close { id } => Some(id),
             Order::Cancel | Order::CancelRequest { .. } | Order::Answer { .. } => None,
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use agent_client_protocol_schema::v1::{
     DeleteSessionRequest, DeleteSessionResponse, Error, ListSessionsRequest, ListSessionsResponse,
-    LoadSessionRequest, LoadSessionResponse, McpServer, Meta, NewSessionRequest, NewSessionResponse,
+    LoadSessionRequest, LoadSessionResponse, Meta, NewSessionRequest, NewSessionResponse,
     ResumeSessionRequest, ResumeSessionResponse, SessionInfo, SessionInfoUpdate, SessionUpdate,
 };
 use serde_json::json;
@@ -18,10 +18,11 @@ use thread_protocol::method::{
 };
 use uuid::Uuid;
 
+use crate::choices::Choices;
 use crate::editor::Editor;
-use crate::modes::Agents;
 use crate::options::Options;
 use crate::problem::{Problems, not_found};
+use crate::servers::Servers;
 use crate::session::Session;
 
 /// For how long to try to reconnect.
@@ -43,8 +44,8 @@ pub fn find(options: &Options) -> std::result::Result<Found, NotFound> {
 }
 
 /// Connects to the gateway. Each connection is another client: what one has said is new to the others.
-async fn connect(options: &Options) -> Result<(Client, Problems)> {
-    let Found { address, token } = find(options).map_err(|e| not_found(&e))?;
+async fn connect(options: &Options) -> Result<(Client, Problems, Option<PathBuf>)> {
+    let Found { address, token, root } = find(options).map_err(|e| not_found(&e))?;
     let problems = Problems(address.clone());
     let settings = Settings {
         address,
@@ -55,18 +56,19 @@ async fn connect(options: &Options) -> Result<(Client, Problems)> {
         patience: PATIENCE,
     };
     let client = Client::connect(settings).await.map_err(|e| problems.of(&e))?;
-    Ok((client, problems))
+    Ok((client, problems, root))
 }
 
 /// What of the request has no effect, for editors that look at it.
-fn ignored(cwd: bool, servers: &[McpServer]) -> Option<Meta> {
+fn ignored(cwd: bool, servers: bool) -> Option<Meta> {
     let mut ignored = Vec::new();
     if cwd {
         ignored.push("cwd");
     }
-    if !servers.is_empty() {
+    if servers {
         eprintln!(
-            "thread acp: the editor's MCP servers are not used; name them where the gateway's agents are"
+            "thread acp: the editor's MCP servers are not used; the agent's entry must allow \"mcp_servers\", and its \
+             gateway be on this machine"
         );
         ignored.push("mcpServers");
     }
@@ -80,7 +82,7 @@ pub async fn new_session(
     editor: &Editor,
     request: NewSessionRequest,
 ) -> Result<(Session, NewSessionResponse)> {
-    let (mut client, problems) = connect(options).await?;
+    let (mut client, problems, root) = connect(options).await?;
     let agents = client.agents();
     let chosen = match &options.agent {
         Some(name) => agents.iter().find(|agent| agent.name == *name),
@@ -92,13 +94,13 @@ pub async fn new_session(
     let cwd = takes_cwd.then(|| request.cwd.to_string_lossy().into_owned());
     let params = NewParams { agent: options.agent.clone(), cwd, ..NewParams::default() };
     let made = client.call::<SessionsNew>(&params).await.map_err(|e| problems.of(&e))?;
-    let agents = Agents::new(client.agents(), made.agent);
+    // What its agent has is known once that has been started, for the first message.
+    let choices = Choices::new(client.agents(), made.agent, Vec::new());
+    let unused = Servers { root, named: request.mcp_servers }.keep(&made.session_id, &choices)?;
     let mut response = NewSessionResponse::new(made.session_id.clone());
-    response = response.modes(agents.modes()).config_options(agents.options());
-    response = response.meta(ignored(!takes_cwd, &request.mcp_servers));
-    let mut session = Session::new(made.session_id, client, problems, editor.clone());
-    session.agents = agents;
-    Ok((session, response))
+    response = response.modes(choices.modes()).config_options(choices.options());
+    response = response.meta(ignored(!takes_cwd, unused));
+    Ok((Session::new(made.session_id, client, problems, editor.clone()).with(choices), response))
 }
 
 /// Opens a session and shows all of it.
@@ -107,7 +109,7 @@ pub async fn load(
     editor: &Editor,
     request: LoadSessionRequest,
 ) -> Result<(Session, LoadSessionResponse)> {
-    let (client, problems) = connect(options).await?;
+    let (client, problems, root) = connect(options).await?;
     let all = client.agents().to_vec();
     let mut session = Session::new(request.session_id.to_string(), client, problems, editor.clone());
     let switched = session.replay().await?;
@@ -115,10 +117,11 @@ pub async fn load(
         let title = SessionInfoUpdate::new().title(switched.title);
         editor.update(&session.id, SessionUpdate::SessionInfoUpdate(title)).await;
     }
-    session.agents = Agents::new(&all, switched.agent);
+    let choices = Choices::new(&all, switched.agent, switched.options);
+    let unused = Servers { root, named: request.mcp_servers }.keep(&session.id, &choices)?;
     let mut response = LoadSessionResponse::new();
-    response = response.modes(session.agents.modes()).config_options(session.agents.options());
-    Ok((session, response.meta(ignored(true, &request.mcp_servers))))
+    response = response.modes(choices.modes()).config_options(choices.options());
+    Ok((session.with(choices), response.meta(ignored(true, unused))))
 }
 
 /// Opens a session and shows nothing of it but the run under way.
@@ -127,17 +130,17 @@ pub async fn resume(
     editor: &Editor,
     request: ResumeSessionRequest,
 ) -> Result<(Session, ResumeSessionResponse)> {
-    let (mut client, problems) = connect(options).await?;
+    let (mut client, problems, root) = connect(options).await?;
     let id = request.session_id.to_string();
     let params = SwitchParams { session_id: id.clone(), after: None };
     let switched = client.call::<SessionsSwitch>(&params).await.map_err(|e| problems.of(&e))?;
-    let agents = Agents::new(client.agents(), switched.agent);
+    let choices = Choices::new(client.agents(), switched.agent, switched.options);
+    let unused = Servers { root, named: request.mcp_servers }.keep(&id, &choices)?;
     let mut session = Session::new(id, client, problems, editor.clone());
-    session.agents = agents;
     session.is_active(switched.active_run);
     let mut response = ResumeSessionResponse::new();
-    response = response.modes(session.agents.modes()).config_options(session.agents.options());
-    Ok((session, response.meta(ignored(true, &request.mcp_servers))))
+    response = response.modes(choices.modes()).config_options(choices.options());
+    Ok((session.with(choices), response.meta(ignored(true, unused))))
 }
 
 /// Lists sessions, the one that was active last first.
@@ -148,7 +151,7 @@ pub async fn list(options: &Options, request: ListSessionsRequest) -> Result<Lis
             .parse()
             .map_err(|_| Error::new(-32602, "the cursor is none of this agent - list from the beginning"))?,
     };
-    let (mut client, problems) = connect(options).await?;
+    let (mut client, problems, _) = connect(options).await?;
     let params = ListParams { limit: Some(PAGE), offset: Some(offset) };
     let found = client.call::<SessionsList>(&params).await.map_err(|e| problems.of(&e))?;
     // Sessions are bound to no directory, so they are in each that an editor asks for.
@@ -165,7 +168,7 @@ pub async fn list(options: &Options, request: ListSessionsRequest) -> Result<Lis
 
 /// Ends what is under way in a session, and removes it.
 pub async fn delete(options: &Options, request: DeleteSessionRequest) -> Result<DeleteSessionResponse> {
-    let (mut client, problems) = connect(options).await?;
+    let (mut client, problems, _) = connect(options).await?;
     let params = DeleteParams { session_id: request.session_id.to_string() };
     match client.call::<SessionsDelete>(&params).await {
         // As the protocol wants it for one that is gone already.

@@ -8,7 +8,7 @@ use agent_client_protocol_schema::ProtocolVersion;
 use agent_client_protocol_schema::v1::{
     AGENT_METHOD_NAMES, AgentCapabilities, CancelNotification, CancelRequestNotification,
     CloseSessionRequest, Error, Implementation, InitializeRequest, InitializeResponse, LoadSessionRequest,
-    PROTOCOL_LEVEL_METHOD_NAMES, PromptCapabilities, PromptRequest, ResumeSessionRequest,
+    McpCapabilities, PROTOCOL_LEVEL_METHOD_NAMES, PromptCapabilities, PromptRequest, ResumeSessionRequest,
     SessionCapabilities, SessionCloseCapabilities, SessionDeleteCapabilities, SessionListCapabilities,
     SessionResumeCapabilities, SetSessionConfigOptionRequest, SetSessionModeRequest,
 };
@@ -22,9 +22,8 @@ use tokio::time::timeout;
 
 use crate::content;
 use crate::editor::Editor;
-use crate::modes::AGENT;
 use crate::options::Options;
-use crate::orders::{Choosing, Order, Orders, WAITING};
+use crate::orders::{Chosen, Order, Orders, WAITING};
 use crate::problem::not_open;
 use crate::requests;
 use crate::rpc::{Incoming, Line};
@@ -127,14 +126,14 @@ impl Server {
                 self.order(&request.session_id.0, Order::Prompt { id: id.clone(), content })
             }),
             SET_MODE => parsed(params).and_then(|request: SetSessionModeRequest| {
-                let (agent, how) = (request.mode_id.to_string(), Choosing::Mode);
-                self.order(&request.session_id.0, Order::Move { id: id.clone(), agent, how })
+                let chosen = Chosen::Mode(request.mode_id.to_string());
+                self.order(&request.session_id.0, Order::Choose { id: id.clone(), chosen })
             }),
             SET_OPTION => parsed(params).and_then(|request: SetSessionConfigOptionRequest| {
-                let value = request.value.as_value_id().filter(|_| *request.config_id.0 == *AGENT);
-                let agent = value.ok_or_else(|| invalid("there is no such option with such a value"))?;
-                let (agent, how) = (agent.to_string(), Choosing::ConfigOption);
-                self.order(&request.session_id.0, Order::Move { id: id.clone(), agent, how })
+                let value = request.value.as_value_id().ok_or_else(|| invalid("the value must be an id"))?;
+                let (option, value) = (request.config_id.to_string(), value.to_string());
+                let chosen = Chosen::Option { id: option, value };
+                self.order(&request.session_id.0, Order::Choose { id: id.clone(), chosen })
             }),
             CLOSE => parsed(params).and_then(|request: CloseSessionRequest| {
                 self.order(&request.session_id.0, Order::Close { id: id.clone() })?;
@@ -247,6 +246,7 @@ fn initialized() -> InitializeResponse {
         .delete(SessionDeleteCapabilities::new());
     let capabilities = AgentCapabilities::new()
         .load_session(true)
+        .mcp_capabilities(McpCapabilities::new().http(true).sse(true))
         .prompt_capabilities(PromptCapabilities::new().embedded_context(true).image(true).audio(true))
         .session_capabilities(sessions);
     InitializeResponse::new(ProtocolVersion::V1)

@@ -12,32 +12,34 @@ use thread_protocol::client::{Client, Error as Failure, Received};
 use thread_protocol::event::{ErrorCode, Event, Role, RunStatus};
 use thread_protocol::method::{
     Agent, AgentCancel, AgentParams, CancelParams, PermissionAnswer, PermissionAnswerParams, SessionsUpdate,
-    Switched, UpdateParams,
+    Switched,
 };
 use thread_protocol::{Content, Frame, code};
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
+use crate::choices::Choices;
 use crate::content::to_send;
 use crate::editor::Editor;
-use crate::modes::Agents;
-use crate::orders::{Choosing, Order};
+use crate::orders::{Chosen, Order};
 use crate::permissions::Permissions;
 use crate::problem::{self, Problems};
-use crate::updates::{Ending, Transcript, moved_to};
+use crate::updates::{Ending, Transcript};
 
 pub struct Session {
     pub id: String,
     client: Client,
     problems: Problems,
     editor: Editor,
-    pub agents: Agents,
+    choices: Choices,
     transcript: Transcript,
     permissions: Permissions,
     /// Prompts without a response.
     turns: Vec<Turn>,
     /// The run under way, no matter who began it.
     active: Option<String>,
+    /// What happens from now on is news to the editor, after what it was told when the session was opened.
+    is_shown: bool,
 }
 
 /// A prompt.
@@ -56,12 +58,18 @@ impl Session {
             client,
             problems,
             editor,
-            agents: Agents::default(),
+            choices: Choices::default(),
             transcript: Transcript::default(),
             permissions: Permissions::default(),
             turns: Vec::new(),
             active: None,
+            is_shown: false,
         }
+    }
+
+    /// The session as it is now, with what can be chosen in it.
+    pub fn with(self, choices: Choices) -> Session {
+        Session { choices, is_shown: true, ..self }
     }
 
     /// Shows the whole session up to now, and returns what the gateway says about it.
@@ -145,7 +153,7 @@ impl Session {
                     self.cancel(|turn| turn.request == id).await;
                 }
             }
-            Order::Move { id, agent, how } => self.choose(id, agent, how).await,
+            Order::Choose { id, chosen } => self.choose(id, chosen).await,
             Order::Answer { request_id, choice } => self.permit(request_id, choice).await,
             Order::Close { id } => {
                 self.cancel(|_| true).await;
@@ -197,21 +205,24 @@ impl Session {
         }
     }
 
-    async fn choose(&mut self, id: Value, agent: String, how: Choosing) {
-        if !self.agents.has(&agent) {
-            let known = Error::new(-32602, format!("the gateway has no agent '{agent}'"));
-            return self.editor.respond(&id, Err::<(), _>(known)).await;
-        }
-        let params =
-            UpdateParams { session_id: self.id.clone(), agent: Some(agent), ..UpdateParams::default() };
+    async fn choose(&mut self, id: Value, chosen: Chosen) {
+        let Some(params) = self.choices.meant(&self.id, &chosen) else {
+            let what = match &chosen {
+                Chosen::Mode(mode) => format!("the session has no mode '{mode}'"),
+                Chosen::Option { id, value } => {
+                    format!("the session has no option '{id}' that can be '{value}'")
+                }
+            };
+            return self.editor.respond(&id, Err::<(), _>(Error::new(-32602, what))).await;
+        };
         match self.client.call::<SessionsUpdate>(&params).await {
             Ok(updated) => {
-                let updates = self.agents.moved(&updated.agent);
+                let updates = self.choices.updated(&updated);
                 self.update(updates).await;
-                match how {
-                    Choosing::Mode => self.editor.respond(&id, Ok(SetSessionModeResponse::new())).await,
-                    Choosing::ConfigOption => {
-                        let options = self.agents.options().unwrap_or_default();
+                match chosen {
+                    Chosen::Mode(_) => self.editor.respond(&id, Ok(SetSessionModeResponse::new())).await,
+                    Chosen::Option { .. } => {
+                        let options = self.choices.options().unwrap_or_default();
                         self.editor.respond(&id, Ok(SetSessionConfigOptionResponse::new(options))).await;
                     }
                 }
@@ -273,8 +284,8 @@ impl Session {
         {
             return Break(self.problems.unknown_session(&self.id));
         }
-        if let Some(agent) = moved_to(&frame.event) {
-            let updates = self.agents.moved(agent);
+        if self.is_shown {
+            let updates = self.choices.apply(&frame.event);
             self.update(updates).await;
         }
         let updates = self.transcript.apply(frame);

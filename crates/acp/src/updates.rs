@@ -148,8 +148,17 @@ impl Transcript {
                     note(frame, &format!("{what} of {} bytes, at {} on the gateway", large.bytes, large.url));
                 vec![note]
             }
-            // Of no meaning for editors, or for `permissions`.
-            Event::Queued(_) | Event::Status(_) | Event::Permission(_) | Event::Clients(_) => Vec::new(),
+            Event::Options(options) => {
+                let note =
+                    options.refused.as_ref().map(|why| note(frame, &format!("The agent reports: {why}")));
+                note.into_iter().collect()
+            }
+            // Of no meaning for editors, or for `choices` and `permissions`.
+            Event::OptionChosen(_)
+            | Event::Queued(_)
+            | Event::Status(_)
+            | Event::Permission(_)
+            | Event::Clients(_) => Vec::new(),
         }
     }
 

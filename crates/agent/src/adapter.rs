@@ -10,6 +10,7 @@ mod beginning;
 mod commands;
 mod ending;
 mod model;
+mod options;
 mod output;
 mod permission;
 mod process;
@@ -46,7 +47,7 @@ use crate::settings::{Settings, Stay};
 use crate::slots::{AgentSlots, Slot, Waiter};
 use crate::store::{keep_from, push_once, store};
 use thread_conversation::runs::{Noted, Runs};
-use thread_conversation::{Entry, PermissionAnswer, Record, Session, Spent, is_ending};
+use thread_conversation::{AgentOptions, Entry, PermissionAnswer, Record, Session, Spent, is_ending};
 
 /// How many pieces of output may wait to be stored.
 const CHANNEL: usize = 64;
@@ -109,6 +110,10 @@ pub struct Adapter {
     session: Option<String>,
     /// The commands that the agent takes, as recorded in the thread; `None` before that was looked up.
     commands: Option<Value>,
+    /// What can be chosen at the agent, as it has said last; `None` before that was looked up.
+    options_said: Option<AgentOptions>,
+    /// Somebody has chosen something since.
+    has_choice: bool,
     /// The event with which the thread came to this agent: sessions from before are those of others. 0 if it has been
     /// the only one.
     joined: i64,
@@ -180,6 +185,8 @@ impl Adapter {
             kept_from: 0,
             session,
             commands: None,
+            options_said: None,
+            has_choice: false,
             joined,
             spent_so_far,
             cleared,
@@ -294,6 +301,7 @@ impl Adapter {
                 self.session = None;
             }
             Entry::Model { .. } | Entry::Summary { .. } if self.is_own(record) => self.go_on()?,
+            Entry::OptionChosen(chosen) if id > self.joined => self.option_chosen(chosen),
             Entry::PermissionAnswer(PermissionAnswer { request_id, choice }) => {
                 self.permission_answered(request_id, choice);
             }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use thread::files::log::{Level, Quoted};
 use thread::model::run::Options;
 use thread::model::subscription::{ConsumerId, NewSubscription};
@@ -11,6 +12,7 @@ use thread::run::control::notify_supervisors;
 use thread::{Error, Queue, Result};
 
 use crate::launcher;
+use crate::settings::ProtocolArg;
 use crate::store::keep_from;
 
 /// The events that start an agent: messages from others, and cancel requests.
@@ -57,10 +59,11 @@ impl Install {
         }
     }
 
-    /// Whether the agent is given what was said before from the thread, which is its whole memory.
-    fn remembers_by_thread(&self) -> bool {
+    /// How the adapter talks to it; `None` if the options do not say, which stands for the default.
+    pub fn protocol(&self) -> Option<ProtocolArg> {
         let mut pairs = self.options.windows(2);
-        pairs.any(|pair| pair[0] == "--protocol" && matches!(&*pair[1], "openai" | "ag-ui"))
+        let pair = pairs.find(|pair| pair[0] == "--protocol")?;
+        ProtocolArg::from_str(&pair[1], false).ok()
     }
 
     /// Returns the handler's command line: the adapter with the current `PATH`, so that a later dispatch, for
@@ -118,7 +121,7 @@ pub fn install(queue: &mut Queue, launcher: &Launcher, install: &Install) -> Res
         replace: install.replace,
     };
     queue.subscribe(&new)?;
-    if install.remembers_by_thread() {
+    if install.protocol().is_some_and(ProtocolArg::remembers_by_thread) {
         keep_from(queue, consumer.as_str(), 1);
     } else {
         queue.set_hold(consumer.as_str(), None)?;

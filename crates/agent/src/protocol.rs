@@ -16,9 +16,11 @@ use serde_json::Value;
 
 use crate::attachments::Attachment;
 use crate::transcript::{MESSAGES, Spoken};
-use thread_conversation::{ClientInput, ModelTurn, Permission, Run, Spent, Status, ToolCall, ToolResult};
+use thread_conversation::{
+    AgentOptions, ClientInput, ModelTurn, OptionChosen, Permission, Run, Spent, Status, ToolCall, ToolResult,
+};
 
-pub use acp::{Acp, ToolServer};
+pub use acp::{Acp, EDITORS_SERVERS, Servers, ToolServer};
 pub use ag_ui::AgUi;
 pub use exec::Exec;
 pub use ndjson::Ndjson;
@@ -64,6 +66,8 @@ pub enum Output {
     Session(String),
     /// The commands that it takes now: `[{"name","description","hint"}]`.
     Commands(Value),
+    /// What can be chosen at it now.
+    Options(AgentOptions),
     /// What was taken since it said so last: tokens, and what they cost.
     Used(Spent),
     /// A request for permission, answered by [`Protocol::permit`].
@@ -100,6 +104,9 @@ pub struct Prompt {
     pub transcript: Vec<Spoken>,
     /// The recorded session, for the first prompt of a persistent process; else `None`.
     pub session: Option<String>,
+    /// What people have chosen of the program's options, for the first prompt of a process whose protocol
+    /// [has](Protocol::has_options) some; else empty.
+    pub chosen: Vec<OptionChosen>,
     /// The client's input along with the message.
     pub input: ClientInput,
     /// The messages for the model, if the thread is the agent's whole memory, or the whole conversation with this
@@ -163,6 +170,12 @@ pub trait Protocol: Send {
     /// Resets the state for a new process.
     fn started(&mut self);
 
+    /// Whether something that the process was given when it was started has changed since, so that the next prompt is
+    /// better given to another.
+    fn is_outdated(&self) -> bool {
+        false
+    }
+
     /// Adds to a prompt what does not come from the thread. An error fails the attempt for good.
     fn prepare(&mut self, _prompt: &mut Prompt) -> Result<(), String> {
         Ok(())
@@ -192,6 +205,14 @@ pub trait Protocol: Send {
     fn cancel(&mut self, _out: &mut Vec<u8>) -> bool {
         false
     }
+
+    /// Whether a program may have options, such as modes.
+    fn has_options(&self) -> bool {
+        false
+    }
+
+    /// Gives the program, which is running, another value of one of its options. [`Output::Options`] follows.
+    fn choose(&mut self, _chosen: &OptionChosen, _out: &mut Vec<u8>) {}
 
     /// Answers a request for permission; `None` rejects it.
     fn permit(&mut self, _request_id: &str, _choice: Option<&str>, _out: &mut Vec<u8>) {}

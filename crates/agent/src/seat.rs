@@ -32,6 +32,9 @@ pub struct Seat {
 pub enum Setting {
     Model,
     Cwd,
+    /// The MCP servers of an editor. They are in a file of the thread, not in the command line.
+    #[value(name = "mcp_servers")]
+    McpServers,
 }
 
 impl Setting {
@@ -39,6 +42,7 @@ impl Setting {
         match self {
             Setting::Model => "model",
             Setting::Cwd => "cwd",
+            Setting::McpServers => "mcp_servers",
         }
     }
 }

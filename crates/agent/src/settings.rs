@@ -89,6 +89,10 @@ pub struct Settings {
     /// running processes, sub-agents (acp, openai)
     #[arg(long, requires = "who")]
     pub mcp: bool,
+    /// Also give the program the MCP servers that an editor names for a conversation; `thread acp` keeps them in the
+    /// thread, in `mcp-servers.json` (acp)
+    #[arg(long, requires = "who", hide_short_help = true)]
+    pub mcp_servers: bool,
     /// A file of NAME=value lines for the program's environment (API keys), read at each start
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "who")]
     pub env_file: Option<PathBuf>,
@@ -128,6 +132,18 @@ pub enum ProtocolArg {
     /// No program, but an agent at --url that speaks AG-UI (LangGraph, Pydantic AI, Mastra, …)
     #[value(name = "ag-ui")]
     AgUi,
+}
+
+impl ProtocolArg {
+    /// Whether the agent is a model: its memory is the thread, so it continues wherever a run stands.
+    pub fn goes_on_from_a_step(self) -> bool {
+        self == ProtocolArg::OpenAi
+    }
+
+    /// Whether the agent is given from the thread what was said before.
+    pub fn remembers_by_thread(self) -> bool {
+        matches!(self, ProtocolArg::OpenAi | ProtocolArg::AgUi)
+    }
 }
 
 /// What a conversation may take: the value of `--budget`.
@@ -227,7 +243,9 @@ impl Settings {
         let words = words.chain(tools).chain(turns.flatten());
         let words = words.chain(self.transcript.map(|most| format!("--transcript={most}")));
         let memory = (!self.memory).then(|| "--memory=false".to_owned());
-        words.chain(self.mcp.then(|| "--mcp".to_owned())).chain(memory).collect()
+        let flags = [("--mcp", self.mcp), ("--mcp-servers", self.mcp_servers)];
+        let flags = flags.into_iter().filter(|(_, is_set)| *is_set).map(|(flag, _)| flag.to_owned());
+        words.chain(flags).chain(memory).collect()
     }
 
     /// These settings, of a command given in `cwd`, for an adapter that is started elsewhere; the file with its
@@ -324,6 +342,12 @@ impl Settings {
             return failure::usage(
                 "only an agent of the Agent Client Protocol can be given tools",
                 "give --protocol acp or openai as well, or leave out --mcp",
+            );
+        }
+        if self.mcp_servers && self.protocol != ProtocolArg::Acp {
+            return failure::usage(
+                "only an agent of the Agent Client Protocol can be given the MCP servers of an editor",
+                "give --protocol acp as well, or leave out --mcp-servers",
             );
         }
         if self.transcript.is_some() && self.protocol != ProtocolArg::Exec {

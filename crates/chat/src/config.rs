@@ -23,7 +23,7 @@ pub struct Config {
 
 pub fn load(options: &Options) -> Result<Config> {
     let found = find(options.root.as_deref(), options.url.as_deref(), env::var("THREAD_TOKEN").ok());
-    let Found { address, token } = found.map_err(|e| match &e {
+    let Found { address, token, .. } = found.map_err(|e| match &e {
         NotFound::NoGateway => Failure::new("no_gateway", &e, e.fix()),
         NotFound::NoAddress(_) => Failure::usage(&e, e.fix()),
         NotFound::Unreadable { .. } => Failure::new("io", &e, e.fix()),

@@ -15,6 +15,8 @@
 //! | the conversation has another agent | [`moved`] | [`Entry::Moved`] |
 //! | the agent's session | [`session`] | [`Entry::Session`] |
 //! | the commands that the agent takes | [`commands`] | [`Entry::Commands`] |
+//! | what can be chosen at the agent | [`options`] | [`Entry::Options`] |
+//! | somebody has chosen it | [`option`] | [`Entry::OptionChosen`] |
 //! | a copy of a sub-agent's event | [`sub_agent`] | [`Entry::SubAgent`] |
 //! | a client continues a run | [`continued`] | [`Entry::Continued`] |
 //! | the agent's work | the methods of [`Run`] | the other variants of [`Entry`] |
@@ -60,6 +62,7 @@ pub mod keys;
 mod lenient;
 mod message;
 mod metadata;
+mod options;
 mod record;
 mod run;
 pub mod runs;
@@ -78,6 +81,7 @@ use thread::model::key::IdempotencyKey;
 
 pub use keys::{ending_of, is_ending, moved_key, result_key, result_of, sub_key};
 pub use message::{ClientInput, Message, Priority, parts_of, text_of};
+pub use options::{AgentOption, AgentOptions, OptionChoice, OptionChosen};
 pub use record::{Ending, Entry, Outcome, Record};
 pub use run::{MAX_PARTIAL, Run, end_key};
 pub use spent::{Cost, Spent, Usage};
@@ -259,6 +263,20 @@ pub fn session(protocol: &str, session_id: &str, cleared: i64) -> NewEvent<'stat
 pub fn commands(commands: &Value) -> NewEvent<'static> {
     let content = serde_json::json!({ "commands": commands });
     own_event(Type::Record, Some("commands"), content.to_string())
+}
+
+/// What can be chosen at the agent now.
+pub fn options(options: &AgentOptions) -> NewEvent<'static> {
+    own_event(Type::Record, Some("options"), text(options))
+}
+
+/// Somebody has chosen the value of one of the agent's options.
+///
+/// # Errors
+///
+/// `source` is empty or has control characters.
+pub fn option(source: &str, chosen: &OptionChosen) -> Result<NewEvent<'static>, InvalidEvent> {
+    record_from(source, "option", text(chosen))
 }
 
 /// A copy of a sub-agent's event, for its parent's thread.

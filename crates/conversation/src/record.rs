@@ -8,8 +8,8 @@ use thread::Event;
 use crate::lenient::{lenient, object_of};
 use crate::metadata::Metadata;
 use crate::{
-    Answer, ClientInput, Fork, Message, ModelTurn, Moved, Permission, PermissionAnswer, SELF, Session, Spent,
-    Status, SubAgent, ToolCall, ToolResult, run_id_of, shown_call_id,
+    AgentOptions, Answer, ClientInput, Fork, Message, ModelTurn, Moved, OptionChosen, Permission,
+    PermissionAnswer, SELF, Session, Spent, Status, SubAgent, ToolCall, ToolResult, run_id_of, shown_call_id,
 };
 
 /// A stored event as it is read: what it means, and what the metadata of a run's events says.
@@ -162,6 +162,10 @@ pub enum Entry {
     Title(String),
     /// The commands that the agent takes as messages which begin with a `/`, an array. They replace those from before.
     Commands(Value),
+    /// What can be chosen at the agent. It replaces what it said before.
+    Options(AgentOptions),
+    /// Somebody has chosen the value of one of these options.
+    OptionChosen(OptionChosen),
     /// The conversation is a copy of another.
     Forked(Fork),
     SubAgent(SubAgent),
@@ -297,6 +301,7 @@ fn entry(event: &Event, metadata: Metadata) -> Option<Entry> {
         "agent" => Entry::Moved(content(event)?),
         "continued" => Entry::Continued { reply_to: reply_to?, after: metadata.after? },
         "forked" => Entry::Forked(content(event)?),
+        "option" => Entry::OptionChosen(content(event)?),
         "permission_answer" => {
             let answer: PermissionAnswer = content(event)?;
             // An agent may withdraw its requests, and must not answer them.
@@ -338,6 +343,7 @@ fn entry(event: &Event, metadata: Metadata) -> Option<Entry> {
         "cancelled" => Entry::Cancelled { why: text(), reply_to, began, partial },
         "permission" => Entry::Permission(content(event)?),
         "session" => Entry::Session(content(event)?),
+        "options" => Entry::Options(content(event)?),
         "commands" => Entry::Commands(value(event, "commands").filter(Value::is_array)?),
         "sub_agent" => Entry::SubAgent(SubAgent {
             parent_call_id: metadata.parent_call_id?,

@@ -113,6 +113,17 @@ fn everything_a_run_writes_reads_back() {
         partial: (!retryable).then(|| "so far".to_owned()),
     };
     let partial = Some("so far".to_owned());
+    let choice = |id: &str| OptionChoice { id: id.into(), name: id.to_uppercase(), description: None };
+    let chosen = OptionChosen { id: "mode".into(), value: "b".into() };
+    let mode = AgentOption {
+        id: "mode".into(),
+        name: "Mode".into(),
+        category: Some("mode".into()),
+        current: "a".into(),
+        choices: vec![choice("a"), choice("b")],
+        ..AgentOption::default()
+    };
+    let all = AgentOptions { options: vec![mode], refused: Some("no".into()) };
     for (event, entry, in_run) in [
         (run().started(), Entry::RunStarted { attempt: 2, reply_to: Some(3) }, true),
         (run().token("m", "to"), Entry::Token { text: token, message_id: m1 }, true),
@@ -156,10 +167,12 @@ fn everything_a_run_writes_reads_back() {
         (title("x", "Fish").unwrap(), Entry::Title("Fish".into()), false),
         (forked("x", &fork).unwrap(), Entry::Forked(fork.clone()), false),
         (sub_agent(&told), Entry::SubAgent(told), false),
+        (options(&all), Entry::Options(all.clone()), false),
+        (option("x", &chosen).unwrap(), Entry::OptionChosen(chosen.clone()), false),
         (commands(&json!([{ "name": "compact" }])), Entry::Commands(json!([{ "name": "compact" }])), false),
     ] {
         assert_eq!(read(&event), (in_run.then(|| "r".to_owned()), entry), "{event:?}");
-        let of_no_run = ["session", "commands"];
+        let of_no_run = ["session", "commands", "options"];
         let by_agent =
             event.source == SELF && !of_no_run.iter().any(|no| event.subtype.as_deref() == Some(no));
         assert_eq!(record(&event).attempt, if by_agent { 2 } else { 0 }, "{event:?}");
@@ -474,4 +487,17 @@ fn the_design_shows_a_call_as_it_is_stored() {
     let event = Run { reply_to: 1, ..run() }.tool_call(&ToolCall::new("c", "grep", json!({ "for": "x" })));
     assert!(design.contains(&format!("\n{}\n{}\n", event.content, event.metadata.as_deref().unwrap())));
     assert_eq!(record(&event).shown_call_id().as_deref(), Some("c.2"));
+}
+
+#[test]
+fn a_choice_counts_if_it_can_be() {
+    let content = r#"{"options":[{"id":"m","name":"M","current":"a","choices":[{"id":"a","name":"A"},{"id":"b","name":"B"}]}]}"#;
+    let mut all: AgentOptions = serde_json::from_str(content).unwrap();
+    let chosen = |id: &str, value: &str| OptionChosen { id: id.into(), value: value.into() };
+    for (id, value, current) in
+        [("m", "c", "a"), ("n", "b", "a"), ("m", "b", "b"), ("m", "", "b"), ("m", "a", "a")]
+    {
+        all.choose(&chosen(id, value));
+        assert_eq!(all.options[0].current, current, "{id} {value}");
+    }
 }

@@ -207,6 +207,9 @@ scenarios! {
         whatever_is_cut_off_the_transcript_is_the_same
         an_editor_that_comes_back_finds_what_happened_and_is_asked_at_its_next_prompt
         agents_are_modes_and_a_directory_counts_where_it_may
+        what_the_agent_lets_people_choose_can_be_chosen_in_the_editor
+        what_was_chosen_holds_for_each_process_of_the_agent_and_wherever_the_editor_is_cut_off
+        an_editors_mcp_servers_reach_the_agent_that_may_have_them
         a_failed_run_is_an_error_and_what_cannot_be_reached_is_said
         images_in_a_prompt_reach_the_agent
         an_editor_that_sends_nonsense_is_told_and_served
@@ -468,6 +471,7 @@ scenarios! {
     }
     page_ways {
         commands_complete_as_one_types
+        what_the_agent_lets_people_choose_is_chosen_on_the_page
         who_looks_elsewhere_is_told_what_asks
         a_conversation_is_exported_linked_and_its_pictures_are_large
     }

@@ -78,3 +78,28 @@ export function Moves({ conversation }) {
     ${error && html`<span class="error" role="alert">${error}</span>`}
   </label>`;
 }
+
+/** What can be chosen at the agent of a session, such as its mode. */
+export function Options({ conversation }) {
+  const [error, setError] = useState(null);
+  const { options, refused } = conversation;
+  if (readOnly || !options.length) return null;
+  const choose = async ({ id, current }, { target }) => {
+    const { value } = target;
+    setError(null);
+    try {
+      await state.choose(id, value);
+    } catch (error) {
+      target.value = current;
+      setError(error.message);
+    }
+  };
+  const select = (option) => html`<label class="with" key=${option.id} title=${option.description ?? option.name}>
+    <span class="unseen">${visible(option.name)}</span>
+    <select value=${option.current} onChange=${(event) => choose(option, event)}>
+      ${option.choices.map(({ id, name, description }) => html`<option value=${id} title=${description}>${visible(name)}</option>`)}
+    </select>
+  </label>`;
+  const why = error ?? refused;
+  return html`${options.map(select)}${why && html`<span class="error" role="alert">${visible(why)}</span>`}`;
+}

@@ -26,6 +26,10 @@ export class Conversation {
     /** What that agent does for messages that begin with `/`: `{name, hint, description}`, and the event that says so. */
     this.commands = [];
     this.commandsAt = -1;
+    /** What can be chosen at it, `{id, name, description, current, choices}`, the event that says so, and why it refused it. */
+    this.options = [];
+    this.optionsAt = -1;
+    this.refused = null;
     /** Why it cannot be shown. */
     this.gone = null;
     this.items = [];
@@ -43,9 +47,10 @@ export class Conversation {
   }
 
   /** The first messages, as `sessions.switch` has them. */
-  enter({ title, recentMessages, lastSeq, forkedFrom, agent }, hasOlder) {
+  enter({ title, recentMessages, lastSeq, forkedFrom, agent, options }, hasOlder) {
     this.title = title;
     this.agent = agent ?? null;
+    [this.options, this.optionsAt] = [options ?? [], lastSeq];
     this.forkedFrom = forkedFrom ?? null;
     this.entered = true;
     this.hasOlder = hasOlder;
@@ -173,6 +178,12 @@ export class Conversation {
       case "commands":
         if (seq > this.commandsAt) [this.commands, this.commandsAt] = [payload.commands, seq];
         return this.onChange();
+      case "options":
+        if (seq > this.optionsAt) [this.options, this.optionsAt, this.refused] = [payload.options, seq, payload.refused ?? null];
+        return this.onChange();
+      case "option":
+        if (seq > this.optionsAt) this.chosen(payload);
+        return this.onChange();
       case "title": this.title = payload.title; return this.onChange();
       case "queued":
         if (run) { run.position = payload.position; this.touch(run.of); }
@@ -192,6 +203,12 @@ export class Conversation {
     this.touch(run.of);
   }
 
+  /** Somebody has chosen a value of an option. */
+  chosen({ id, value }) {
+    const isIt = (option) => option.id === id && option.choices.some((choice) => choice.id === value);
+    this.options = this.options.map((option) => (isIt(option) ? { ...option, current: value } : option));
+  }
+
   message(payload, seq, at, run) {
     if (payload.role === "user") {
       this.sending = this.sending.filter((sent) => !sent.runId || sent.runId !== payload.runId);
@@ -203,6 +220,7 @@ export class Conversation {
       this.agent = payload.metadata.agent;
       // Another agent has none until it says so.
       if (seq > this.commandsAt) [this.commands, this.commandsAt] = [[], seq];
+      if (seq > this.optionsAt) [this.options, this.optionsAt, this.refused] = [[], seq, null];
     }
     const aside = { seq, at, content: payload.content, large: payload.large, from: payload.role };
     if (payload.role === "assistant" && run) { addAside(run, aside); this.touch(run.of); }

@@ -332,6 +332,15 @@ class State extends Reader {
     this.changed();
   }
 
+  /** Chooses a value of an option of the open session's agent. */
+  async choose(id, value) {
+    const { conversation } = this;
+    conversation.refused = null;
+    const { options } = await this.ask("sessions.update", { sessionId: conversation.id, options: { [id]: value } });
+    conversation.options = options ?? [];
+    this.changed();
+  }
+
   cancel(run) {
     return this.ask("agent.cancel", { sessionId: this.conversation.id, runId: run.runId });
   }

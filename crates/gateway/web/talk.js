@@ -2,7 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { t } from "./language.js";
-import { Moves } from "./agents.js";
+import { Moves, Options } from "./agents.js";
 import { Composer } from "./composer.js";
 import { Dialog } from "./dialog.js";
 import { focusRequest } from "./focus.js";
@@ -109,6 +109,7 @@ function Header({ conversation, title, clients }) {
     <h1>${visible(title) || t("untitled")}</h1>
     <span class="here" title=${t("clients_in_this_session_this_one")}>${clients > 1 ? t("n_here", { n: clients }) : ""}</span>
     <${Moves} conversation=${conversation} />
+    <${Options} conversation=${conversation} />
     <a class="look-link" href=${address.look(conversation.id)} title=${t("its_events_its_agents_runs_and_what")}>${t("queue")}</a>
     <button type="button" class="quiet" onClick=${() => setDoing("export")}>${t("export")}</button>
     ${!readOnly && html`<button type="button" class="quiet" onClick=${() => setDoing("rename")}>${t("rename")}</button>

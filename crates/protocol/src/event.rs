@@ -134,6 +134,10 @@ events! {
     Plan(Plan) = "plan",
     /// The commands that the agent takes; the newest replace the others.
     Commands(Commands) = "commands",
+    /// What can be chosen at the agent, such as its mode; the newest replaces the others.
+    Options(Options) = "options",
+    /// Somebody has chosen it. The agent says its options again when it has taken that, or not.
+    OptionChosen(OptionChosen) = "option",
     /// Stands for an event that is too large to be shown.
     Large(Large) = "large",
 }
@@ -320,6 +324,37 @@ payloads! {
         pub hint: Option<String>,
     }
 
+    pub struct Options {
+        pub options: Vec<AgentOption>,
+        /// Why the agent has not taken what was chosen last.
+        pub refused: Option<String>,
+    }
+
+    /// Something at an agent that has one of several values.
+    pub struct AgentOption {
+        pub id: String,
+        pub name: String,
+        pub description: Option<String>,
+        /// What kind of thing it is: `mode`, `model`, `thought_level`, or a word of the agent's own.
+        pub category: Option<String>,
+        /// The id of the choice that it has.
+        pub current: String,
+        pub choices: Vec<OptionChoice>,
+    }
+
+    pub struct OptionChoice {
+        pub id: String,
+        pub name: String,
+        pub description: Option<String>,
+    }
+
+    pub struct OptionChosen {
+        /// The id of the option.
+        pub id: String,
+        /// The id of the choice.
+        pub value: String,
+    }
+
     pub struct Large {
         /// The source of the stored event.
         pub source: String,
@@ -342,6 +377,16 @@ impl Token {
 impl Thinking {
     pub fn new(content: impl Into<String>, message_id: Option<String>) -> Thinking {
         Thinking { content: content.into(), delta: true, message_id }
+    }
+}
+
+/// Takes in that somebody has chosen the value of an option. One that is not possible changes nothing.
+pub fn choose(options: &mut [AgentOption], chosen: &OptionChosen) {
+    let can_be = |option: &&mut AgentOption| {
+        option.id == chosen.id && option.choices.iter().any(|choice| choice.id == chosen.value)
+    };
+    if let Some(option) = options.iter_mut().find(can_be) {
+        option.current.clone_from(&chosen.value);
     }
 }
 

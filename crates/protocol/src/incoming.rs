@@ -159,6 +159,8 @@ mod tests {
         let time = "2026-01-02T03:04:05.678Z";
         let entry = json!({ "content": "p", "priority": "high", "status": "in_progress" });
         let choice = json!({ "id": "y", "name": "Yes", "kind": "allow_once" });
+        let value = json!({ "id": "plan", "name": "Plan", "description": "d" });
+        let mode = json!({ "id": "mode", "name": "Mode", "category": "mode", "current": "plan", "choices": [value] });
         vec![
             (
                 "message",
@@ -202,6 +204,8 @@ mod tests {
             ("clients", json!({ "clients": 2 })),
             ("plan", json!({ "entries": [entry] })),
             ("commands", json!({ "commands": [{ "name": "compact", "description": "d", "hint": "h" }] })),
+            ("options", json!({ "options": [mode], "refused": "why" })),
+            ("option", json!({ "id": "mode", "value": "plan" })),
             (
                 "large",
                 json!({ "source": "self", "type": "record", "subtype": null, "bytes": 3, "url": "/u" }),

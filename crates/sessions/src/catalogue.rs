@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use thread::Queue;
-use thread_conversation::{Entry, Fork, Record, Spent, is_ending};
+use thread_conversation::{AgentOptions, Entry, Fork, Record, Spent, is_ending};
 use thread_protocol::Content;
 use thread_protocol::method::{ForkedFrom, SessionList, SessionState, SessionSummary};
 
@@ -23,6 +23,9 @@ use crate::session_id::SessionId;
 /// Longest title made from a message, and longest excerpt of a last message, in characters.
 const TITLE: usize = 60;
 const LAST: usize = 200;
+
+/// How many choices are remembered that the agent has not taken yet.
+const CHOICES: usize = 200;
 
 /// How many summaries are cached before the cache is cleared.
 const MAX_CACHED: usize = 20_000;
@@ -51,6 +54,9 @@ pub struct Summary {
     /// What its newest run needs or does, and since when.
     pub state: Option<SessionState>,
     pub since: Option<String>,
+    /// The newest event with the options of its agent, and those of choices after it.
+    options_at: Option<i64>,
+    chosen_at: Vec<i64>,
     /// The last run that ended has failed, and there is no message since.
     failed: bool,
 }
@@ -67,8 +73,8 @@ impl Summary {
     ///
     /// Errors of the thread.
     pub fn update(&mut self, queue: &mut Queue) -> Result<()> {
-        let condition =
-            "type = 'message' OR subtype IN ('title', 'forked', 'error', 'cancelled', 'sub_agent')";
+        let condition = "type = 'message' OR subtype IN ('title', 'forked', 'error', 'cancelled', 'sub_agent', \
+                         'agent', 'options', 'option')";
         let mut failure = None;
         self.upto = for_each(queue, self.upto, condition, None, &mut |_, event, _| {
             let record = Record::of(event);
@@ -83,6 +89,14 @@ impl Summary {
                 Entry::Forked(Fork { session_id, title, before }) => {
                     self.forked_from = Some(ForkedFrom { session_id, title, before, seq: event.id });
                 }
+                Entry::Options(_) => (self.options_at, self.chosen_at) = (Some(event.id), Vec::new()),
+                Entry::OptionChosen(_) => {
+                    self.chosen_at.push(event.id);
+                    let surplus = self.chosen_at.len().saturating_sub(CHOICES);
+                    self.chosen_at.drain(..surplus);
+                }
+                // Another agent has none until it says so.
+                Entry::Moved(_) => (self.options_at, self.chosen_at) = (None, Vec::new()),
                 entry @ Entry::Error { .. } => failure = Some((event.id, entry)),
                 Entry::Message(_) | Entry::Answer { .. } => {
                     (self.failed, failure) = (false, None);
@@ -109,6 +123,26 @@ impl Summary {
             None => (self.failed.then_some(SessionState::Failed), None),
         };
         Ok(())
+    }
+}
+
+impl Summary {
+    /// What can be chosen at the agent of its session, as it was said and chosen up to then.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the thread.
+    pub fn options(&self, queue: &mut Queue) -> Result<AgentOptions> {
+        let mut options = AgentOptions::default();
+        for id in self.options_at.iter().chain(&self.chosen_at) {
+            match queue.event(*id)?.as_ref().map(Entry::of) {
+                Some(Entry::Options(said)) => options = said,
+                Some(Entry::OptionChosen(chosen)) => options.choose(&chosen),
+                // It was pruned.
+                _ => {}
+            }
+        }
+        Ok(options)
     }
 }
 

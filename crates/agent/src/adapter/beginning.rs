@@ -181,8 +181,13 @@ impl Adapter {
             }
             false => Default::default(),
         };
+        let chosen = match fresh && self.options.protocol.has_options() {
+            true => self.chosen()?,
+            false => Vec::new(),
+        };
         Ok(Prompt {
             run,
+            chosen,
             event: String::from_utf8_lossy(&json).into_owned(),
             attachments: attachments(self.queue.path(), &message.other),
             input: ClientInput::of(&message.other),

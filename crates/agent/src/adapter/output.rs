@@ -143,6 +143,9 @@ impl Adapter {
         if let Output::Commands(commands) = output {
             return self.takes_commands(commands);
         }
+        if let Output::Options(options) = output {
+            return self.says_options(options);
+        }
         let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.done.is_none()) else {
             // It belongs to the next run, which begins as soon as this one is over.
             if self.ahead.is_some() {
@@ -193,7 +196,7 @@ impl Adapter {
             return;
         }
         match output {
-            Output::Session(_) | Output::Commands(_) | Output::Used(_) => {}
+            Output::Session(_) | Output::Commands(_) | Output::Options(_) | Output::Used(_) => {}
             Output::Token(text) | Output::Thinking(text) if text.is_empty() => {}
             Output::Token(text) => {
                 if attempt.text.len() + text.len() > LONGEST_ANSWER {
@@ -381,6 +384,7 @@ fn size_of(output: &Output) -> u64 {
         | Output::Withdrawn(_)
         | Output::Session(_)
         | Output::Commands(_)
+        | Output::Options(_)
         | Output::Used(_)
         | Output::RetryAfter(_)
         | Output::Tools

@@ -109,6 +109,13 @@ impl Adapter {
                     if !self.unasked.is_empty() {
                         return Ok(Step::Again);
                     }
+                    // What it does in the background is not lost for that.
+                    if self.running.is_some()
+                        && !self.works_in_background()
+                        && self.options.protocol.is_outdated()
+                    {
+                        self.end_program();
+                    }
                 }
                 if let Some(wait) = self.take_slot(id) {
                     return Ok(Step::Wait(Instant::now() + wait));

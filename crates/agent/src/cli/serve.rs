@@ -4,7 +4,9 @@ use crate::adapter::{Adapter, Options};
 use crate::launcher;
 use crate::model::{self, Endpoint, default_context, default_key_variable};
 use crate::notes::Notebook;
-use crate::protocol::{Acp, AgUi, Exec, ModelOptions, Ndjson, OpenAi, Protocol, ToolServer};
+use crate::protocol::{
+    Acp, AgUi, EDITORS_SERVERS, Exec, ModelOptions, Ndjson, OpenAi, Protocol, Servers, ToolServer,
+};
 use crate::seat::Seat;
 use crate::settings::{ProtocolArg, Settings, Stay, key, missing_key, read_env_file};
 use crate::sub_agent::is_sub_agent;
@@ -55,8 +57,12 @@ pub fn run(
         }
         ProtocolArg::Ndjson => Box::<Ndjson>::default(),
         ProtocolArg::Acp => {
-            let servers = if settings.mcp { vec![tools(&queue, &consumer)?] } else { Vec::new() };
-            Box::new(Acp::new(current_directory()?, servers))
+            let own = if settings.mcp { vec![tools(&queue, &consumer)?] } else { Vec::new() };
+            let file = match settings.mcp_servers {
+                true => Some(queue.directory("--mcp-servers")?.join(EDITORS_SERVERS)),
+                false => None,
+            };
+            Box::new(Acp::new(current_directory()?, Servers::new(own, file)))
         }
         ProtocolArg::OpenAi => {
             program = own_program(&["_model"])?;

@@ -8,7 +8,9 @@
 
 mod blocks;
 mod call;
+mod options;
 mod requests;
+mod servers;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,16 +26,19 @@ use serde_json::{Value, json};
 
 use self::blocks::{part_of, text_of};
 use self::call::{Call, known, reported, word_of};
+use self::options::Options;
 use self::requests::Request;
-pub use self::requests::ToolServer;
+pub use self::servers::{EDITORS_SERVERS, Servers, ToolServer};
 use super::{Done, Output, Prompt, Protocol, send};
 use crate::lines::Lines;
-use thread_conversation::{Choice, ClientInput, Cost, Permission, Spent, ToolCall, ToolResult, Usage};
+use thread_conversation::{
+    AgentOptions, Choice, ClientInput, Cost, OptionChosen, Permission, Spent, ToolCall, ToolResult, Usage,
+};
 
 /// How many bytes an agent may print that are not messages, such as notices of `npx`.
 const NOISE: usize = 64 * 1024;
 
-/// The longest list of commands that is handed on, in bytes.
+/// The longest list of commands, or of options, that is handed on, in bytes.
 const LONGEST_COMMANDS: usize = 64 * 1024;
 
 /// The names that agents give the id of their own session, where it is another.
@@ -43,15 +48,18 @@ const SESSION_ID: [&str; 2] = ["sessionId", "session_id"];
 pub struct Acp {
     /// Where the agent works; absolute.
     cwd: PathBuf,
-    servers: Vec<ToolServer>,
+    servers: Servers,
+    options: Options,
     lines: Lines,
     /// How many bytes it has printed that are not messages.
     noise: usize,
     last_id: u64,
     /// Requests without a response yet, by their ids.
     requests: BTreeMap<u64, Request>,
-    /// The session of this process.
+    /// The session of this process, once the agent has been given what was chosen for it.
     session: Option<String>,
+    /// The session until then, and whether it knows nothing of the conversation.
+    opened: Option<(String, bool)>,
     /// The session that the agent has now, if it is another: it has begun one itself. Prompts still name the first, by
     /// which the agent knows this client; another process loads this one.
     newest: Option<String>,
@@ -78,7 +86,7 @@ pub struct Acp {
 
 impl Acp {
     /// Creates the protocol for an agent that works in this directory, and has these servers' tools.
-    pub fn new(cwd: PathBuf, servers: Vec<ToolServer>) -> Acp {
+    pub fn new(cwd: PathBuf, servers: Servers) -> Acp {
         Acp { cwd, servers, ..Acp::default() }
     }
 
@@ -92,7 +100,8 @@ impl Acp {
             (Some(method), None) => Ok(self.handle_notification(method, message)),
             (None, Some(id)) => {
                 let request = id.as_u64().and_then(|id| self.requests.remove(&id));
-                request.map_or(Ok(Vec::new()), |request| self.handle_response(request, message, out))
+                let known = id.as_u64().zip(request);
+                known.map_or(Ok(Vec::new()), |known| self.handle_response(known, message, out))
             }
             (None, None) => Ok(Vec::new()),
         }
@@ -107,6 +116,9 @@ impl Acp {
         }
         if update["sessionUpdate"] == "available_commands_update" {
             return commands(&update["availableCommands"]).into_iter().collect();
+        }
+        if self.options.update(update) {
+            return self.says_options(None);
         }
         // While a session is loaded, the agent repeats its history.
         if method != CLIENT_METHOD_NAMES.session_update || self.session.is_none() {
@@ -229,6 +241,14 @@ impl Acp {
     fn turn_done(&mut self) {
         self.message = None;
         self.calls.values_mut().for_each(|call| call.past = true);
+    }
+
+    /// What can be chosen now, once the agent has been given what was chosen before.
+    fn says_options(&self, refused: Option<String>) -> Vec<Output> {
+        let said = AgentOptions { options: self.options.all().to_vec(), refused };
+        let fits = || serde_json::to_string(&said).is_ok_and(|text| text.len() <= LONGEST_COMMANDS);
+        let is_told = self.session.is_some() && fits();
+        is_told.then_some(Output::Options(said)).into_iter().collect()
     }
 
     /// Whether another process can resume the session.
@@ -361,10 +381,16 @@ impl Protocol for Acp {
 
     fn started(&mut self) {
         *self = Acp::new(std::mem::take(&mut self.cwd), std::mem::take(&mut self.servers));
+        self.servers.read();
+    }
+
+    fn is_outdated(&self) -> bool {
+        self.servers.have_changed()
     }
 
     fn prompt(&mut self, prompt: Prompt, out: &mut Vec<u8>) {
-        if self.session.is_some() {
+        // Whatever was chosen before applies to it.
+        if self.session.is_some() && !self.is_open(Request::SetOption) {
             return self.send_prompt(&prompt, false, out);
         }
         // If an earlier attempt ended before there was a session, its handshake is still in progress.
@@ -400,6 +426,10 @@ impl Protocol for Acp {
 
     fn cancel(&mut self, out: &mut Vec<u8>) -> bool {
         let Some(session) = self.session.clone() else { return false };
+        // It has not been given the prompt yet.
+        if self.waiting.take().is_some() {
+            return false;
+        }
         let params = CancelNotification::new(session);
         send(out, json!({ "jsonrpc": "2.0", "method": AGENT_METHOD_NAMES.session_cancel, "params": params }));
         let open: Vec<String> = self.permissions.keys().cloned().collect();
@@ -407,6 +437,22 @@ impl Protocol for Acp {
             self.answer_permission(&request_id, RequestPermissionOutcome::Cancelled, out);
         }
         true
+    }
+
+    fn has_options(&self) -> bool {
+        true
+    }
+
+    fn choose(&mut self, chosen: &OptionChosen, out: &mut Vec<u8>) {
+        match (&self.session, &mut self.waiting) {
+            (Some(_), _) => self.set_option(chosen, out),
+            // It is given with the session.
+            (None, Some(prompt)) => {
+                prompt.chosen.retain(|before| before.id != chosen.id);
+                prompt.chosen.push(chosen.clone());
+            }
+            (None, None) => {}
+        }
     }
 
     fn permit(&mut self, request_id: &str, choice: Option<&str>, out: &mut Vec<u8>) {

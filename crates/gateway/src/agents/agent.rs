@@ -76,6 +76,7 @@ impl Spec {
             context: None,
             transcript: None,
             mcp: false,
+            mcp_servers: false,
             memory: false,
             ..self.settings.clone()
         };
@@ -111,8 +112,14 @@ impl Agent {
     ///
     /// The model's URL or key is missing; the command cannot be run; the file of `--env-file` cannot be used; the
     /// adapter is not installed.
-    pub fn new(spec: Spec, launcher: &Launcher) -> Result<Agent, Failure> {
+    pub fn new(mut spec: Spec, launcher: &Launcher) -> Result<Agent, Failure> {
         let task = spec.task.clone().map(|task| Agent::new(*task, launcher)).transpose()?.map(Box::new);
+        // It is an option, too.
+        match spec.allow.contains(&Setting::McpServers) {
+            true => spec.settings.mcp_servers = true,
+            false if spec.settings.mcp_servers => spec.allow.push(Setting::McpServers),
+            false => {}
+        }
         let Spec { base, .. } = &spec;
         let server = spec.settings.with_server(&spec.line)?;
         let mut settings = server.clone().unwrap_or_else(|| spec.settings.clone());
@@ -161,7 +168,7 @@ impl Agent {
             about: self.about.clone(),
             prompts: self.prompts.clone(),
             allow: self.allow.iter().map(|setting| setting.as_str().to_owned()).collect(),
-            steps: self.settings.protocol == ProtocolArg::OpenAi,
+            steps: self.settings.protocol.goes_on_from_a_step(),
         }
     }
 

@@ -275,6 +275,12 @@ fn fits(spec: &mut Spec, table: &Table, tools: bool) -> Result<(), Bad> {
         Some(Value::Boolean(_)) => tools,
         _ => settings.mcp && can_have_tools,
     };
+    let can_have_servers = !is_model && settings.protocol == ProtocolArg::Acp;
+    if spec.allow.contains(&Setting::McpServers) && !can_have_servers {
+        let what = "only an agent with protocol = \"acp\" can be given the MCP servers of an editor";
+        return bad("allow", what, "leave out \"mcp_servers\"");
+    }
+    settings.mcp_servers = can_have_servers && settings.mcp_servers;
     if spec.allow.contains(&Setting::Model) && !is_model {
         return bad("allow", "a model can be chosen only for a model at url", "leave out \"model\"");
     }

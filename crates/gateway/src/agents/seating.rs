@@ -45,6 +45,13 @@ impl Choice {
         };
         Ok((seated, choice))
     }
+
+    /// What a session has.
+    pub fn updated(self, session: SessionId) -> Updated {
+        let Choice { agent, model, cwd } = self;
+        let (session_id, agent) = (session.to_string(), agent.unwrap_or_default());
+        Updated { session_id, agent, model, cwd, options: Vec::new() }
+    }
 }
 
 /// An agent as one session gets it.
@@ -70,11 +77,6 @@ impl Ready {
         Ok(thread_agent::install(queue, &self.launcher, &install)?)
     }
 
-    /// Whether it is a model, whose memory is the thread: it continues wherever a run stands.
-    pub fn goes_on_from_a_step(&self) -> bool {
-        self.install.options.windows(2).any(|pair| pair == ["--protocol", "openai"])
-    }
-
     /// Whether a subscription is of this agent, with these options.
     pub fn is_that_of(&self, now: &Subscription) -> bool {
         let is_same = |handler: String| handler == now.handler_cmd;
@@ -91,6 +93,7 @@ impl Ready {
             agent: self.seat.name.clone().unwrap_or_default(),
             model: self.model.clone(),
             cwd: Some(self.cwd()).filter(|_| self.seat.chose.contains(&Setting::Cwd)),
+            options: Vec::new(),
         }
     }
 }

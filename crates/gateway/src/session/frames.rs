@@ -1,7 +1,10 @@
 //! Stored events as frames.
 
 use serde_json::{Map, Value};
-use thread_conversation::{ClientInput, Cost, Entry, Message, Moved, PermissionAnswer, Usage};
+use thread_conversation::{
+    AgentOption, AgentOptions, ClientInput, Cost, Entry, Message, Moved, OptionChoice, OptionChosen,
+    PermissionAnswer, Usage,
+};
 use thread_protocol::Content;
 use thread_protocol::event::{self as frame, Event};
 use thread_sessions::SessionId;
@@ -85,6 +88,24 @@ pub fn cost_of(cost: &Cost) -> Option<frame::Cost> {
     let currency = Some(cost.currency.clone()).filter(|currency| !currency.is_empty());
     let amount = Cost { currency: String::new(), ..cost.clone() }.to_string();
     (cost.amount > 0.0).then_some(frame::Cost { amount, currency })
+}
+
+/// What can be chosen at an agent.
+pub fn options_of(said: &AgentOptions) -> Vec<frame::AgentOption> {
+    let choice = |OptionChoice { id, name, description }: &OptionChoice| frame::OptionChoice {
+        id: id.clone(),
+        name: name.clone(),
+        description: description.clone(),
+    };
+    let option = |option: &AgentOption| frame::AgentOption {
+        id: option.id.clone(),
+        name: option.name.clone(),
+        description: option.description.clone(),
+        category: option.category.clone(),
+        current: option.current.clone(),
+        choices: option.choices.iter().map(choice).collect(),
+    };
+    said.options.iter().map(option).collect()
 }
 
 /// What clients see of a move.
@@ -233,6 +254,12 @@ fn shown(storage: &Storage, session: SessionId, stored: &SessionEvent) -> Option
             let commands = commands.as_array().into_iter().flatten();
             let known = |command: &Value| serde_json::from_value(command.clone()).ok();
             Event::from(frame::Commands { commands: commands.filter_map(known).collect() })
+        }
+        Entry::Options(said) => {
+            Event::from(frame::Options { options: options_of(said), refused: said.refused.clone() })
+        }
+        Entry::OptionChosen(OptionChosen { id, value }) => {
+            Event::from(frame::OptionChosen { id: id.clone(), value: value.clone() })
         }
         // Internal to the agent, or unknown.
         _ => return None,

@@ -23,6 +23,7 @@ use thread::run::stop::Stopping;
 use thread::run::wake::wake_consumer;
 use thread::run::{Launcher, WakeBy};
 use thread::{After, Error, Filter, NewEvent, Queue};
+use thread_agent::settings::ProtocolArg;
 use thread_conversation::{Entry, Fork, SELF, ending_of, is_ending};
 use thread_protocol::method::MessageRef;
 use thread_sessions::root::{BUSY, DELETING};
@@ -148,11 +149,12 @@ pub fn fork(
 ) -> Result<String> {
     let mut queue = root.queue(from)?;
     let agent = agents.seat_like(&mut queue, id)?;
+    let protocol = agent.as_ref().and_then(|ready| ready.install.protocol());
     let step = match step {
         Some(_) if before.is_some() => {
             return Err(RequestError::BadParams("'before' and 'step' cannot both be given".into()));
         }
-        Some(_) if !agent.as_ref().is_some_and(Ready::goes_on_from_a_step) => {
+        Some(_) if !protocol.is_some_and(ProtocolArg::goes_on_from_a_step) => {
             return Err(RequestError::BadParams(NO_STEP.into()));
         }
         Some(end) => Some(Step::of(&mut queue, i64::try_from(end).unwrap_or(i64::MAX))?),

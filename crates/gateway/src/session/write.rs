@@ -4,6 +4,8 @@
 //! If the gateway is killed before that, the client gets none, sends the message again with the same key, and
 //! the stored one is found.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value};
 use thread::model::due::{Due, ScheduledId};
 use thread::model::key::IdempotencyKey;
@@ -11,7 +13,7 @@ use thread::model::time::Time;
 use thread::queue::PushedEvent;
 use thread::run::Launcher;
 use thread::{Error, NewEvent, Queue};
-use thread_conversation::{Entry, Message, Priority, Record, keys};
+use thread_conversation::{AgentOptions, Entry, Message, OptionChosen, Priority, Record, keys};
 use thread_protocol::Content;
 use thread_sessions::cancel::{cancel, cancel_run_of};
 use thread_sessions::{RequestError, Result, SessionId, open_runs};
@@ -250,6 +252,28 @@ impl SessionWriter<'_> {
         self.push(&event.map_err(Error::from)?)
     }
 
+    /// Chooses values of the agent's options, by their ids. `all` are those that it has, and has them then.
+    ///
+    /// # Errors
+    ///
+    /// There is no such option, or no such value of it; errors of the thread.
+    pub fn choose(&mut self, all: &mut AgentOptions, wanted: &BTreeMap<String, String>) -> Result<()> {
+        let mut chosen = Vec::new();
+        for (id, value) in wanted {
+            let choice = OptionChosen { id: id.clone(), value: value.clone() };
+            match all.find(&choice) {
+                Some(option) if option.current == *value => {}
+                Some(_) => chosen.push(choice),
+                None => return Err(RequestError::BadParams(no_such_value(all, &choice))),
+            }
+        }
+        for choice in chosen {
+            self.push(&thread_conversation::option(&self.source(), &choice).map_err(Error::from)?)?;
+            all.choose(&choice);
+        }
+        Ok(())
+    }
+
     /// Stores an event and wakes consumers and waiters.
     ///
     /// # Errors
@@ -258,6 +282,17 @@ impl SessionWriter<'_> {
     pub fn push(&mut self, event: &NewEvent<'_>) -> Result<()> {
         thread::run::push(self.queue, self.launcher, event)?;
         Ok(())
+    }
+}
+
+/// Why something cannot be chosen.
+fn no_such_value(all: &AgentOptions, OptionChosen { id, value }: &OptionChosen) -> String {
+    match all.options.iter().find(|option| option.id == *id) {
+        Some(option) => {
+            let ids: Vec<&str> = option.choices.iter().map(|choice| &*choice.id).collect();
+            format!("the option '{id}' cannot be '{value}'; it can be: {}", ids.join(", "))
+        }
+        None => format!("the agent of this session has no option '{id}'"),
     }
 }
 

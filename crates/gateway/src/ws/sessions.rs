@@ -132,6 +132,7 @@ pub async fn enter(caller: &Caller, session: SessionId, after: Option<u64>) -> R
         let last_seq = if after.is_some() { newest.max(position) } else { position };
         let summary = gateway.catalogue.summary(&gateway.root, &gateway.root.entry(session)?)?;
         let recent = history::before(queue, last_seq.saturating_add(1), RECENT, LARGE)?;
+        let options = frames::options_of(&summary.options(queue)?);
         let switched = Switched {
             session_id: session.to_string(),
             title: summary.title(),
@@ -140,6 +141,7 @@ pub async fn enter(caller: &Caller, session: SessionId, after: Option<u64>) -> R
             active_run: runs.active().map(|run| run.run.run_id.clone()),
             forked_from: summary.forked_from,
             agent: agent.name(),
+            options,
         };
         Ok((switched, position, respond_after))
     };
@@ -193,10 +195,23 @@ impl Handler for method::SessionsUpdate {
     async fn handle(caller: &Caller, params: UpdateParams) -> Result<Reply<Updated>> {
         let session = parse_session(&params.session_id)?;
         let wanted = Choice { agent: params.agent, model: params.model, cwd: params.cwd };
+        let options = params.options.unwrap_or_default();
+        if !options.is_empty() && !wanted.is_empty() {
+            let why = "'options' are those of the agent that the session has: choose them in a request of their own";
+            return Err(RequestError::BadParams(why.into()));
+        }
         let gateway = caller.gateway.clone();
         let update = move |to: &mut SessionWriter<'_>| {
             let source = to.source();
-            gateway.agents.update(to.queue, session, &source, &wanted)
+            let mut updated = match options.is_empty() {
+                true => gateway.agents.update(to.queue, session, &source, &wanted)?,
+                false => Choice::of(to.queue)?.1.updated(session),
+            };
+            let summary = gateway.catalogue.summary_of(to.queue, &gateway.root.entry(session)?)?;
+            let mut all = summary.options(to.queue)?;
+            to.choose(&mut all, &options)?;
+            updated.options = frames::options_of(&all);
+            Ok(updated)
         };
         caller.write(session, update).await.map(Reply::from)
     }

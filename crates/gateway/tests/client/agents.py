@@ -185,7 +185,7 @@ async def a_file_with_mistakes_is_refused_by_file_table_and_key():
             ("key_env", "KEY", "for a model at url only"), ("system", "x", "for a model at url only"),
             ("tools", "yes", "not true or false"), ("tools", True, 'protocol = "acp"'), ("about", "x" * 1001, "longer than"),
             ("prompts", "x", "not a list"), ("prompts", [1], "not a text"), ("allow", ["root"], "not one of model, cwd"),
-            ("allow", ["model"], "only for a model"), ("task_model", "small", "not a model whose URL"), ("task_model", 1, "not a text"),
+            ("allow", ["model"], "only for a model"), ("allow", ["mcp_servers"], 'only an agent with protocol = "acp"'), ("task_model", "small", "not a model whose URL"), ("task_model", 1, "not a text"),
         ]:
             file = write(folder, {"name": "z", "command": "cat"}, {**good, key: value})
             error = refused("--agents", file)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import pathlib
@@ -323,6 +324,205 @@ async def agents_are_modes_and_a_directory_counts_where_it_may():
                 assert code == -32602 and "nobody" in why, why
 
 
+def choosing(*kind):
+    return ["--agent", shlex.join([sys.executable, str(HERE / "choosing_agent.py"), *kind]), "--protocol", "acp"]
+
+
+def current(options):
+    return {option.id: option.current_value for option in options or []}
+
+
+def told(editor):
+    """The options of the session, and the agent's mode, as the editor was told last."""
+    lists = [update.config_options for _, update in editor.updates if update.session_update == "config_option_update"]
+    modes = [update.current_mode_id for _, update in editor.updates if update.session_update == "current_mode_update"]
+    return current(lists[-1]) if lists else {}, modes[-1] if modes else None
+
+
+async def what_the_agent_lets_people_choose_can_be_chosen_in_the_editor():
+    for kind, small in ([], None), (["--options"], "small"):
+        with Gateway(*choosing(*kind)) as gateway:
+            editor = Editor()
+            first = {"mode": "ask", **({"model": small} if small else {})}
+            async with opened(gateway, editor) as (agent, _):
+                made = await agent.new_session("/tmp")
+                session = made.session_id
+                # It is known once the agent runs.
+                assert made.modes is None and made.config_options is None, made
+                assert (await failure(agent.set_session_mode(session, "code")))[0] == -32602
+                await prompt(agent, session, "what")
+                await editor.until(lambda: told(editor)[0] == first)
+                assert editor.said() == "ask small", editor.updates
+                answer = await agent.set_config_option("mode", session, "code")
+                assert current(answer.config_options) == {**first, "mode": "code"}, answer
+                editor.updates.clear()
+                await prompt(agent, session, "what")
+                assert editor.said() == "code small", editor.updates
+                for call in (agent.set_config_option("mode", session, "x"), agent.set_config_option("x", session, "ask")):
+                    assert (await failure(call))[0] == -32602
+            # Who opens it later has its modes.
+            editor = Editor()
+            async with opened(gateway, editor) as (agent, _):
+                loaded = await agent.load_session("/tmp", session)
+                assert current(loaded.config_options) == {**first, "mode": "code"}, loaded
+                assert [mode.id for mode in loaded.modes.available_modes] == ["ask", "code", "never"], loaded
+                assert loaded.modes.current_mode_id == "code" and told(editor) == ({}, None), editor.updates
+                await agent.set_session_mode(session, "ask")
+                assert told(editor) == (first, "ask"), editor.updates
+                # In the middle of a run.
+                editor.updates.clear()
+                running = asyncio.create_task(prompt(agent, session, "wait"))
+                await editor.until(lambda: editor.said() == "waiting ")
+                await agent.set_session_mode(session, "code")
+                assert await running == "end_turn" and editor.said() == "waiting code small", editor.updates
+                # The agent does not take it.
+                await agent.set_session_mode(session, "never")
+                thoughts = lambda: "".join(text for kind, text in editor.transcript() if kind == "agent_thought_chunk")
+                await editor.until(lambda: told(editor)[1] == "code" and "Mode cannot be never" in thoughts())
+                assert "not today" in thoughts(), thoughts()
+                # It changes it itself, and another client does.
+                other = await gateway.client()
+                switched = await other.request("sessions.switch", sessionId=session)
+                assert [option["current"] for option in switched["options"]][0] == "code", switched
+                at = len(other.events)
+                updated = await other.request("sessions.update", sessionId=session, options={"mode": "ask"})
+                assert updated["options"][0]["current"] == "ask", updated
+                assert (await other.wait("option", at))["payload"]["value"] == "ask"
+                confirmed = (await other.wait("options", at))["payload"]
+                assert confirmed["options"][0]["current"] == "ask" and confirmed["runId"] is None, confirmed
+                await editor.until(lambda: told(editor)[1] == "ask")
+                # Nothing changes: nothing is stored.
+                stored = len(gateway.events(session))
+                await other.request("sessions.update", sessionId=session, options={"mode": "ask"})
+                assert len(gateway.events(session)) == stored
+                await prompt(agent, session, "plan")
+                await editor.until(lambda: told(editor)[1] == "code")
+                for options, why in (({"mode": "x"}, "it can be: ask, code, never"), ({"x": "ask"}, "has no option 'x'")):
+                    said = await other.refused("sessions.update", sessionId=session, options=options)
+                    assert said.startswith("bad params: ") and why in said, said
+                said = await other.refused("sessions.update", sessionId=session, agent="x", options={"mode": "ask"})
+                assert "a request of their own" in said, said
+                resumed = await agent.resume_session(session, "/tmp")
+                assert resumed.modes.current_mode_id == "code" and current(resumed.config_options)["mode"] == "code"
+
+
+async def what_was_chosen_holds_for_each_process_of_the_agent_and_wherever_the_editor_is_cut_off():
+    with Gateway(*choosing(), "--idle", "0s") as gateway:
+        editor = Editor()
+        async with opened(gateway, editor) as (agent, _):
+            session = (await agent.new_session("/tmp")).session_id
+            await prompt(agent, session, "what")
+            await editor.until(lambda: told(editor)[0] == {"mode": "ask"})
+            # A process that nobody has chosen anything for has what it says itself.
+            await prompt(agent, session, "plan")
+            await editor.until(lambda: told(editor)[0] == {"mode": "code"})
+            await prompt(agent, session, "what")
+            await editor.until(lambda: told(editor)[0] == {"mode": "ask"})
+            # No process runs.
+            await agent.set_config_option("mode", session, "code")
+            for _ in range(2):
+                editor.updates.clear()
+                await prompt(agent, session, "what")
+                assert editor.said() == "code small", editor.updates
+        # Each chosen one is confirmed once; processes that have it say nothing new.
+        kinds = [event["subtype"] for event in gateway.events(session) if event["subtype"] in ("option", "options")]
+        assert kinds == ["options", "options", "options", "option", "options"], kinds
+
+    with Gateway(*choosing()) as gateway:
+        for cut in range(1, 6):
+            editor = Editor()
+            async with opened(gateway, editor) as (agent, process):
+                session = (await agent.new_session("/tmp")).session_id
+                await prompt(agent, session, "what")
+                await editor.until(lambda: told(editor)[0] == {"mode": "ask"})
+                await agent.set_config_option("mode", session, "code")
+                asked = asyncio.create_task(agent.prompt(session, [protocol.text_block("what")]))
+                frames = asyncio.create_task(editor.until(lambda: len(editor.updates) >= cut + 5))
+                messages = lambda: [event for event in gateway.events(session) if event["type"] == "message"]
+                while len(messages()) < 3:
+                    await asyncio.sleep(0.01)
+                await asyncio.wait([asked, frames], return_when=asyncio.FIRST_COMPLETED)
+                process.kill()
+                await process.wait()
+                asked.cancel()
+                frames.cancel()
+            editor = Editor()
+            async with opened(gateway, editor) as (agent, _):
+                loaded = await agent.load_session("/tmp", session)
+                assert loaded.modes.current_mode_id == "code", (cut, loaded)
+                await editor.until(lambda: editor.said().endswith("code small"))
+
+
+async def an_editors_mcp_servers_reach_the_agent_that_may_have_them():
+    digest = lambda text: hashlib.sha256(text.encode()).hexdigest()[:8]
+    serve = [sys.executable, str(HERE / "mcp_server.py")]
+    server = subprocess.Popen([*serve, "--http"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            url = server.stdout.readline().strip()
+            table = lambda name, **more: {
+                "name": name, "command": shlex.join([sys.executable, str(HERE / "choosing_agent.py")]), "protocol": "acp", **more}
+            file = write(folder, table("takes", allow=["mcp_servers"]), table("other"))
+            own = lambda who: schema.McpServerStdio(
+                name="own", command=serve[0], args=serve[1:], env=[schema.EnvVariable(name="WHO", value=who)])
+            header = schema.HttpHeader(name="X-Who", value="secret-of-a-header")
+            far = schema.HttpMcpServer(type="http", name="far", url=url, headers=[header])
+            old = schema.SseMcpServer(type="sse", name="old", url=url, headers=[header])
+            with Gateway("--agents", file, "--attempts", "1") as gateway:
+                client = await gateway.client()
+                assert [agent.get("allow") for agent in client.hello["agents"]] == [["mcp_servers"], None]
+                editor = Editor()
+
+                async def says(text):
+                    editor.updates.clear()
+                    await prompt(agent, session, text)
+                    return editor.said()
+
+                async with opened(gateway, editor) as (agent, _):
+                    assert (await agent.initialize(protocol.PROTOCOL_VERSION)).agent_capabilities.mcp_capabilities.http
+                    made = await agent.new_session("/tmp", mcp_servers=[own("secret-of-a-variable"), far, old])
+                    session = made.session_id
+                    assert made.field_meta == {"thread": {"ignored": ["cwd"]}}, made
+                    kept = gateway.root / session / "mcp-servers.json"
+                    assert kept.stat().st_mode & 0o777 == 0o600
+                    # One is of a kind that the agent cannot reach.
+                    assert await says("servers") == "own far"
+                    assert any(kind == "agent_thought_chunk" and text.strip().endswith(": old")
+                               for kind, text in editor.transcript()), editor.updates
+                    assert await says("call own") == digest("secret-of-a-variable")
+                    assert await says("call far") == digest("secret-of-a-header")
+                    # A new process has them, too.
+                    assert (await failure(prompt(agent, session, "end")))[0] == -32603
+                    assert await says("call own") == digest("secret-of-a-variable")
+                    # The secrets are in that file alone.
+                    found = [path for path in gateway.root.rglob("*") if path.is_file() and b"secret-of-a" in path.read_bytes()]
+                    assert found == [kept] and "secret-of-a" not in gateway.output(), found
+                    # An agent that may not have them has none; the first has them again.
+                    for name, servers in ("other", "none"), ("takes", "own far"):
+                        await client.request("sessions.update", sessionId=session, agent=name)
+                        assert await says("servers") == servers
+                    # Others replace them, for the agent that is running, too.
+                    assert (await agent.load_session("/tmp", session, mcp_servers=[own("another")])).field_meta == {
+                        "thread": {"ignored": ["cwd"]}}
+                    assert await says("servers") == "own" and await says("call own") == digest("another")
+                    await agent.resume_session(session, "/tmp", mcp_servers=[far])
+                    assert await says("servers") == "far"
+                    await agent.load_session("/tmp", session, mcp_servers=[])
+                    assert await says("servers") == "none" and not kept.exists()
+                    large = own("x" * (256 << 10))
+                    code, why = await failure(agent.new_session("/tmp", mcp_servers=[large]))
+                    assert code == -32602 and "256 KiB" in why, why
+                # Not for an agent that may not have them, nor at a gateway that may be anywhere.
+                for options in ("--agent", "other", "--root", str(gateway.root)), ("--url", gateway.url, "--root", str(gateway.root)):
+                    async with opened(gateway, Editor(), *options) as (agent, _):
+                        made = await agent.new_session("/tmp", mcp_servers=[far])
+                        assert made.field_meta == {"thread": {"ignored": ["cwd", "mcpServers"]}}, made
+    finally:
+        server.kill()
+        server.wait()
+        server.stdout.close()
+
+
 async def a_failed_run_is_an_error_and_what_cannot_be_reached_is_said():
     with Gateway("--agent", "sh -c 'cat >/dev/null; echo half; exit 3'", "--attempts", "1") as gateway:
         editor = Editor()
@@ -457,6 +657,11 @@ async def the_npm_package_talks_is_asked_and_loads():
     with Gateway(*AGENT) as gateway:
         done = subprocess.run(
             ["node", HERE / "editors.mjs", ACP, "--root", gateway.root], capture_output=True, text=True,
+            env={**ENVIRONMENT, "NODE_MODULES": f"{folder}/node_modules"}, timeout=PATIENCE)
+        assert done.returncode == 0, done
+    with Gateway(*choosing("--options")) as gateway:
+        done = subprocess.run(
+            ["node", HERE / "editors_choose.mjs", ACP, "--root", gateway.root], capture_output=True, text=True,
             env={**ENVIRONMENT, "NODE_MODULES": f"{folder}/node_modules"}, timeout=PATIENCE)
         assert done.returncode == 0, done
 

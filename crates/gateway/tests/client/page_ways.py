@@ -5,7 +5,7 @@ import pathlib
 import re
 
 from attachments import PNG
-from editors import AGENT as EDITORS_AGENT
+from editors import AGENT as EDITORS_AGENT, choosing
 from harness import Gateway, run
 from page import ACP, NDJSON, Browser, expect, picture, plays
 
@@ -52,6 +52,30 @@ async def commands_complete_as_one_types():
             await tab.keyboard.type("it")
             await tab.keyboard.press("Enter")
             await tab.answer("I know: hello;").wait_for()
+
+
+async def what_the_agent_lets_people_choose_is_chosen_on_the_page():
+    with Gateway(*choosing("--options")) as gateway:
+        async with Browser() as browser:
+            tab = await browser.tab(gateway)
+            await tab.new("what")
+            await tab.answer("ask small").wait_for()
+            mode, model = (tab.page.locator("header .with select").nth(at) for at in range(2))
+            await expect(mode).to_have_value("ask")
+            await mode.select_option("code")
+            await model.select_option("large")
+            await tab.say("what")
+            await tab.answer("code large").wait_for()
+            # The agent does not take it.
+            await mode.select_option("never")
+            await expect(tab.locator("header [role=alert]")).to_contain_text("not today")
+            await expect(mode).to_have_value("code")
+            await tab.page.reload()
+            await expect(mode).to_have_value("code")
+            # It changes it itself.
+            await mode.select_option("ask")
+            await tab.say("plan")
+            await expect(mode).to_have_value("code")
 
 
 async def who_looks_elsewhere_is_told_what_asks():

@@ -20,6 +20,8 @@ const TOKEN: &str = "token";
 pub struct Found {
     pub address: Address,
     pub token: Option<String>,
+    /// Where it keeps its sessions, if it is the one that has left its address there.
+    pub root: Option<PathBuf>,
 }
 
 /// Why there is none.
@@ -69,7 +71,9 @@ pub fn find(root: Option<&Path>, url: Option<&str>, token: Option<String>) -> Re
         None if url.is_none() || address.is_loopback() => read(root.as_deref(), TOKEN)?,
         token => token,
     };
-    Ok(Found { address, token })
+    // A gateway that is named may have any other root.
+    let root = root.filter(|_| url.is_none());
+    Ok(Found { address, token, root })
 }
 
 fn read(root: Option<&Path>, name: &str) -> Result<Option<String>, NotFound> {

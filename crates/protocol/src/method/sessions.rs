@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::HistoryEntry;
+use crate::event::AgentOption;
 
 payloads! {
     #[derive(Default)]
@@ -84,6 +85,8 @@ payloads! {
         /// Another directory for this session, if the agent allows it.
         #[cfg_attr(test, schemars(length(min = 1)))]
         pub cwd: Option<String>,
+        /// Values of the options of the agent that it has, by their ids.
+        pub options: Option<BTreeMap<String, String>>,
     }
 
     /// The agent of a session, and what was chosen for this session alone.
@@ -92,6 +95,9 @@ payloads! {
         pub agent: String,
         pub model: Option<String>,
         pub cwd: Option<String>,
+        /// What can be chosen at the agent, if it has said so.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub options: Vec<AgentOption>,
     }
 
     pub struct SwitchParams {
@@ -115,6 +121,9 @@ payloads! {
         pub forked_from: Option<ForkedFrom>,
         /// The name of its agent, if it has one.
         pub agent: Option<String>,
+        /// What can be chosen at the agent, if it has said so. It is as after the newest event.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub options: Vec<AgentOption>,
     }
 
     #[derive(Default)]

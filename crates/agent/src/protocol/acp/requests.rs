@@ -1,12 +1,9 @@
 //! What is asked of an agent: its session and prompts. And its responses.
 
-use std::path::PathBuf;
-
 use agent_client_protocol_schema::ProtocolVersion;
 use agent_client_protocol_schema::v1::{
-    AGENT_METHOD_NAMES, ContentBlock, EnvVariable, InitializeResponse, LoadSessionRequest, McpServer,
-    McpServerStdio, NewSessionRequest, NewSessionResponse, PromptRequest, PromptResponse,
-    ResumeSessionRequest, StopReason, TextContent,
+    AGENT_METHOD_NAMES, ContentBlock, InitializeResponse, LoadSessionRequest, NewSessionRequest,
+    NewSessionResponse, PromptRequest, PromptResponse, ResumeSessionRequest, StopReason, TextContent,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -17,7 +14,7 @@ use super::call::{Call, reported};
 use super::{Acp, SESSION_ID, send};
 use crate::protocol::{Done, Output, Prompt, context_text};
 use crate::transcript::as_text;
-use thread_conversation::ClientInput;
+use thread_conversation::{ClientInput, OptionChosen};
 
 /// The kinds of requests that are sent to the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,24 +25,8 @@ pub enum Request {
     /// As loading it, but the agent does not repeat its history.
     ResumeSession,
     Prompt,
-}
-
-/// A program that gives the agent tools, by the Model Context Protocol on its stdin and stdout.
-#[derive(Debug, Clone)]
-pub struct ToolServer {
-    pub name: String,
-    /// Absolute.
-    pub program: PathBuf,
-    pub arguments: Vec<String>,
-    pub environment: Vec<(String, String)>,
-}
-
-impl ToolServer {
-    fn described(&self) -> McpServer {
-        let variables = self.environment.iter().map(|(name, value)| EnvVariable::new(name, value));
-        let server = McpServerStdio::new(&self.name, &self.program);
-        McpServer::Stdio(server.args(self.arguments.clone()).env(variables.collect()))
-    }
+    /// To change one of its options.
+    SetOption,
 }
 
 impl Acp {
@@ -88,28 +69,67 @@ impl Acp {
         );
     }
 
-    fn servers(&self) -> Vec<McpServer> {
-        self.servers.iter().map(ToolServer::described).collect()
-    }
-
     fn new_session(&mut self, out: &mut Vec<u8>) {
-        let params = NewSessionRequest::new(self.cwd.clone()).mcp_servers(self.servers());
+        let params = NewSessionRequest::new(self.cwd.clone()).mcp_servers(self.servers.for_agent());
         self.request(Request::NewSession, AGENT_METHOD_NAMES.session_new, params, out);
     }
 
     fn load_session(&mut self, session: String, out: &mut Vec<u8>) {
-        let params = LoadSessionRequest::new(session, self.cwd.clone()).mcp_servers(self.servers());
+        let params = LoadSessionRequest::new(session, self.cwd.clone()).mcp_servers(self.servers.for_agent());
         self.request(Request::LoadSession, AGENT_METHOD_NAMES.session_load, params, out);
+    }
+
+    /// A session is there, but has not been given what was chosen for it. `is_new`: it knows nothing of the conversation.
+    fn opened(&mut self, session: String, is_new: bool, result: &Value, out: &mut Vec<u8>) {
+        self.options.are(result);
+        self.opened = Some((session, is_new));
+        let chosen =
+            self.waiting.as_mut().map(|prompt| std::mem::take(&mut prompt.chosen)).unwrap_or_default();
+        for chosen in &chosen {
+            self.set_option(chosen, out);
+        }
+    }
+
+    /// Asks the agent for another value of one of its options.
+    pub(super) fn set_option(&mut self, chosen: &OptionChosen, out: &mut Vec<u8>) {
+        let opened = self.opened.as_ref().map(|(session, _)| session);
+        let Some(session) = self.session.as_ref().or(opened) else { return };
+        let Some((method, params)) = self.options.request(session, chosen) else { return };
+        self.request(Request::SetOption, method, params, out);
+        self.options.is_asked(self.last_id, chosen.clone());
+    }
+
+    /// Sends the prompt that has waited for the session, once the agent has what was chosen. Says which options it has.
+    fn may_begin(&mut self, refused: Option<String>, out: &mut Vec<u8>) -> Vec<Output> {
+        if self.is_open(Request::SetOption) {
+            return Vec::new();
+        }
+        let opened = self.opened.take();
+        let is_new = opened.as_ref().is_some_and(|(_, is_new)| *is_new);
+        if let Some((session, _)) = opened {
+            self.session = Some(session);
+        }
+        let mut output = self.says_options(refused);
+        if let Some(prompt) = self.waiting.take() {
+            self.send_prompt(&prompt, is_new, out);
+        }
+        // A session that cannot be taken up again is not worth recording.
+        output.extend(self.session.clone().filter(|_| is_new && self.can_continue()).map(Output::Session));
+        output
     }
 
     /// Handles the response to one of our requests.
     pub(super) fn handle_response(
         &mut self,
-        request: Request,
+        (id, request): (u64, Request),
         message: &Value,
         out: &mut Vec<u8>,
     ) -> Result<Vec<Output>, Done> {
         if let Some(error) = message.get("error") {
+            if request == Request::SetOption {
+                let refused = self.options.is_refused(id, &error_text(error));
+                return Ok(self.may_begin(refused, out));
+            }
             // The agent may no longer have the session, or have it only to load.
             let old = self.waiting.as_ref().and_then(|prompt| prompt.session.clone());
             match (request, old) {
@@ -123,7 +143,8 @@ impl Acp {
                 }
                 _ => {}
             }
-            let error = format!("the agent answered with an error: {}", error_text(error));
+            let error = self.servers.without_secrets(error_text(error));
+            let error = format!("the agent answered with an error: {error}");
             // Errors before the prompt, such as a missing login, would only be repeated.
             return Err(Done::Failed { error, retryable: request == Request::Prompt });
         }
@@ -142,33 +163,32 @@ impl Acp {
                 self.can_resume = response.agent_capabilities.session_capabilities.resume.is_some();
                 self.can_queue = queues_prompts(&result["agentCapabilities"]["_meta"]);
                 self.takes = response.agent_capabilities.prompt_capabilities;
+                let left_out = self.servers.can_be(&response.agent_capabilities.mcp_capabilities);
                 match self.waiting.as_ref().and_then(|prompt| prompt.session.clone()) {
                     Some(session) if self.can_resume => {
                         let params = ResumeSessionRequest::new(session, self.cwd.clone());
-                        let params = params.mcp_servers(self.servers());
+                        let params = params.mcp_servers(self.servers.for_agent());
                         self.request(Request::ResumeSession, AGENT_METHOD_NAMES.session_resume, params, out);
                     }
                     Some(session) if self.can_load => self.load_session(session, out),
                     _ => self.new_session(out),
                 }
-                Ok(Vec::new())
+                Ok(left_out.map(Output::Note).into_iter().collect())
             }
             Request::NewSession => {
                 let session: NewSessionResponse = parsed(result)?;
-                let id = session.session_id.to_string();
-                self.session = Some(id.clone());
-                if let Some(prompt) = self.waiting.take() {
-                    self.send_prompt(&prompt, true, out);
-                }
-                // A session that cannot be taken up again is not worth recording.
-                Ok(if self.can_continue() { vec![Output::Session(id)] } else { Vec::new() })
+                self.opened(session.session_id.to_string(), true, result, out);
+                Ok(self.may_begin(None, out))
             }
             Request::ResumeSession | Request::LoadSession => {
-                if let Some(prompt) = self.waiting.take() {
-                    self.session = prompt.session.clone();
-                    self.send_prompt(&prompt, false, out);
-                }
-                Ok(Vec::new())
+                let session = self.waiting.as_ref().and_then(|prompt| prompt.session.clone());
+                let Some(session) = session else { return Ok(Vec::new()) };
+                self.opened(session, false, result, out);
+                Ok(self.may_begin(None, out))
+            }
+            Request::SetOption => {
+                self.options.is_set(id, result);
+                Ok(self.may_begin(None, out))
             }
             Request::Prompt => {
                 let done = prompt_done(result)?;

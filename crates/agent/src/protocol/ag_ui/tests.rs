@@ -7,6 +7,7 @@ fn asked(input: Value) -> (AgUi, Value) {
     let mut agent = AgUi::new(endpoint, None);
     let metadata = json!({ "run_input": input });
     let prompt = Prompt {
+        chosen: Vec::new(),
         run: Run { run_id: "run_5".into(), reply_to: 5, attempt: 1, is_own: false },
         event: String::new(),
         content: "hello".into(),

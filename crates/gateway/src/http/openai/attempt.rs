@@ -83,6 +83,8 @@ pub async fn attempt(
         if !fit.is_end {
             return Ok(copy(&path));
         }
+        // Writes of a gateway to a session come one after another, so the message goes here, unless another gateway on the root
+        // is faster. Only then is the session moved for nothing.
         move_to(&own, &mut queue, session, &author, wanted.as_deref())?;
         own.agents.refresh(&mut queue, session)?;
         let mut message = message.clone();
