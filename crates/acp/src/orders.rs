@@ -26,7 +26,7 @@ pub enum Order {
     /// To choose a mode, or the value of an option.
     Choose {
         id: Value,
-        chosen: Chosen,
+        chosen: Box<Chosen>,
     },
     /// The answer to a request for permission, if one was chosen.
     Answer {

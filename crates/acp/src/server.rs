@@ -126,13 +126,13 @@ impl Server {
                 self.order(&request.session_id.0, Order::Prompt { id: id.clone(), content })
             }),
             SET_MODE => parsed(params).and_then(|request: SetSessionModeRequest| {
-                let chosen = Chosen::Mode(request.mode_id.to_string());
+                let chosen = Box::new(Chosen::Mode(request.mode_id.to_string()));
                 self.order(&request.session_id.0, Order::Choose { id: id.clone(), chosen })
             }),
             SET_OPTION => parsed(params).and_then(|request: SetSessionConfigOptionRequest| {
                 let value = request.value.as_value_id().ok_or_else(|| invalid("the value must be an id"))?;
                 let (option, value) = (request.config_id.to_string(), value.to_string());
-                let chosen = Chosen::Option { id: option, value };
+                let chosen = Box::new(Chosen::Option { id: option, value });
                 self.order(&request.session_id.0, Order::Choose { id: id.clone(), chosen })
             }),
             CLOSE => parsed(params).and_then(|request: CloseSessionRequest| {

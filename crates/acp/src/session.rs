@@ -153,7 +153,7 @@ impl Session {
                     self.cancel(|turn| turn.request == id).await;
                 }
             }
-            Order::Choose { id, chosen } => self.choose(id, chosen).await,
+            Order::Choose { id, chosen } => self.choose(id, *chosen).await,
             Order::Answer { request_id, choice } => self.permit(request_id, choice).await,
             Order::Close { id } => {
                 self.cancel(|_| true).await;
