@@ -14,6 +14,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 pub use self::problems::Problem;
+#[cfg(feature = "cli")]
 pub(crate) use self::problems::events_text;
 pub use self::singly::{InHand, WaitingEvent};
 pub use self::state::{ConsumerState, Namespace, Worker};
