@@ -15,7 +15,7 @@
 //! | the conversation has another agent | [`moved`] | [`Entry::Moved`] |
 //! | the agent's session | [`session`] | [`Entry::Session`] |
 //! | the commands that the agent takes | [`commands`] | [`Entry::Commands`] |
-//! | what can be chosen at the agent | [`options`] | [`Entry::Options`] |
+//! | what can be chosen at the agent | [`options`](fn@options) | [`Entry::Options`] |
 //! | somebody has chosen it | [`option`] | [`Entry::OptionChosen`] |
 //! | a copy of a sub-agent's event | [`sub_agent`] | [`Entry::SubAgent`] |
 //! | a client continues a run | [`continued`] | [`Entry::Continued`] |
