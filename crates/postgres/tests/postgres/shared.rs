@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use thread_testkit::{postgres::Server, wait_until};
+use thread_testkit::{names, postgres::Server, wait_until};
 
 use crate::machine::{Machine, Proxy};
 
@@ -126,14 +126,14 @@ impl Shared {
         fs::read_to_string(self.home().join(name)).unwrap_or_default()
     }
 
-    /// How many handlers are at work.
+    /// On how many machines handlers are at work. Not by their places: one that is looked at seems to be taken.
     fn at_work(&self) -> usize {
-        let places = (1..=4).map(|place| self.home().join(format!("place-{place}")));
-        let is_held = |path: &PathBuf| {
-            path.exists()
-                && !Command::new("flock").arg("-n").arg(path).arg("true").status().unwrap().success()
+        let names = names(&self.home()).into_iter().filter(|name| name.starts_with("machine-"));
+        let is_held = |name: &String| {
+            let file = self.home().join(name);
+            !Command::new("flock").arg("-n").arg(file).arg("true").status().unwrap().success()
         };
-        places.filter(is_held).count()
+        names.filter(is_held).count()
     }
 
     fn start(&mut self) {

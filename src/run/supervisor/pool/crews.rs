@@ -337,6 +337,8 @@ impl Pool<'_, '_> {
                 self.has_lost = true;
                 return self.look_again();
             }
+            // Without others, lines are not held until something is stored.
+            self.hand_out();
         }
         Ok(())
     }
