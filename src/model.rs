@@ -7,6 +7,7 @@ pub mod answer;
 pub mod backend;
 pub mod closed;
 pub mod config;
+pub mod crew;
 pub mod due;
 pub mod duration;
 pub mod event;

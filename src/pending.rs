@@ -31,6 +31,8 @@ pub struct PendingScan {
     pub first: Option<i64>,
     /// Where events finish singly and all that are unfinished wait: the wait that ends first.
     pub wait: Option<EventWait>,
+    /// All that could be given now are at runs on other machines.
+    pub is_elsewhere: bool,
     /// So many events wait or are held back that no further ones are looked at.
     pub is_full: bool,
     /// The deadline passed before a match was found or all events were evaluated.
@@ -192,6 +194,11 @@ fn scan_with(
         if key.as_ref().is_some_and(|key| held.contains(key)) {
             continue;
         }
+        if ledger.claims().get(&id).is_some_and(|claim| subscription.is_at_another_machine(claim)) {
+            found.is_elsewhere = true;
+            held.extend(key);
+            continue;
+        }
         match ledger.waits().get(&id).filter(|wait| !wait.is_over(now)) {
             Some(wait) => {
                 if found.wait.as_ref().is_none_or(|first| wait.until < first.until) {
@@ -204,7 +211,7 @@ fn scan_with(
                 held.extend(key);
             }
             None => {
-                found.wait = None;
+                (found.wait, found.is_elsewhere) = (None, false);
                 break;
             }
         }

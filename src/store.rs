@@ -78,10 +78,14 @@ pub enum Stored {
 pub type Put<'p> = dyn FnMut(&[NewEvent<'_>]) -> Result<Vec<Stored>> + 'p;
 
 /// The right to run a consumer's handlers, where several machines share a thread. Dropping it gives it back. What its
-/// holder writes about the consumer is refused once another machine has taken it.
+/// holder writes about the consumer is refused once another machine has taken it. Of a pool, each machine has one of its
+/// own; it is not given back as long as the machine is among the consumer's [`Crews`](crate::model::run::Crews).
 pub trait Lease: Send {
-    /// Rises each time that the lease is taken.
+    /// Rises each time that a lease of the consumer is taken.
     fn epoch(&self) -> i64;
+
+    /// If other machines may run the consumer at the same time: this one.
+    fn machine(&self) -> Option<&str>;
 
     /// For how long it is taken, or renewed.
     fn length(&self) -> Duration;
@@ -589,6 +593,12 @@ pub trait Store: Send {
     /// renewed until it is dropped.
     fn take_lease(&mut self, _consumer: &ConsumerId, _length: Duration) -> Result<Leased> {
         Ok(Leased::NotNeeded)
+    }
+
+    /// Ends the lease that another machine has of a pool, if it is [over](Subscription::elsewhere): what that machine
+    /// writes about the consumer is refused from then on. Returns whether it is over.
+    fn end_lease(&mut self, _consumer: &ConsumerId, _machine: &str) -> Result<bool> {
+        Ok(true)
     }
 
     /// Fails if nothing can be written here for now, as on a standby.

@@ -116,6 +116,10 @@ pub struct Claim {
     pub since: Time,
     /// If a program has taken the event.
     pub taken: Option<Taken>,
+    /// Where several machines share the places of a pool: the one whose place it is.
+    pub machine: Option<String>,
+    /// The event is a dead letter that is tried once more. It is finished, whatever becomes of it.
+    pub is_dead_letter: bool,
 }
 
 /// The claim of a program that takes events by itself.
@@ -125,8 +129,6 @@ pub struct Taken {
     pub token: String,
     /// When it ends by itself.
     pub until: Moment,
-    /// The event is a dead letter that is tried once more. It is finished, whatever becomes of it.
-    pub is_dead_letter: bool,
 }
 
 impl Claim {
@@ -134,11 +136,6 @@ impl Claim {
     pub fn taken_by(&self, token: Option<&str>, now: &Moment) -> Option<&Taken> {
         let is_meant = |taken: &&Taken| token.is_none_or(|token| token == taken.token);
         self.taken.as_ref().filter(is_meant).filter(|taken| !taken.until.left(now).is_zero())
-    }
-
-    /// Whether it is that of a dead letter, which is finished.
-    pub fn is_of_dead_letter(&self) -> bool {
-        self.taken.as_ref().is_some_and(|taken| taken.is_dead_letter)
     }
 }
 
@@ -212,7 +209,7 @@ impl Ledger {
     pub fn apply(&mut self, change: &LedgerChange) {
         match change {
             LedgerChange::Finish { first, last } => self.finish(*first, *last),
-            LedgerChange::Claim { id, claim: Some(claim) } if claim.is_of_dead_letter() => {
+            LedgerChange::Claim { id, claim: Some(claim) } if claim.is_dead_letter => {
                 self.claims.insert(*id, claim.clone());
             }
             LedgerChange::Wait { id, .. } | LedgerChange::Claim { id, claim: Some(_) }
@@ -241,7 +238,7 @@ impl Ledger {
             self.finished.insert(first, last);
         }
         self.waits.extract_if(first..=last, |_, _| true).for_each(drop);
-        self.claims.extract_if(first..=last, |_, claim| !claim.is_of_dead_letter()).for_each(drop);
+        self.claims.extract_if(first..=last, |_, claim| !claim.is_dead_letter).for_each(drop);
     }
 
     /// If this id is finished: the last one of the finished ids that follow it without a gap.

@@ -7,6 +7,7 @@
 //! becomes a dead letter at once. By exit 75 a handler defers: a wait, but no attempt. `run` carries out these
 //! decisions; a store records them.
 
+mod crew;
 mod options;
 mod record;
 
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::crew::{Crew, Crews, allotment};
 pub use self::options::{AHEAD, Deliver, Options, UNLIMITED};
 pub use self::record::{ERROR_KEPT, RUNS_KEPT, Run, RunResult, Span, TAIL_KEPT, end_of};
 use super::ledger::Sleep;
@@ -159,6 +161,9 @@ pub struct RunState {
     /// Events up to this one were given, so that they do not expire any more. Kept only where some may expire.
     #[serde(skip_serializing_if = "is_zero")]
     pub given_upto: i64,
+    /// The machines that work for a pool, where several may do so at once.
+    #[serde(skip_serializing_if = "Crews::is_empty")]
+    pub crews: Crews,
 }
 
 /// Events past the cursor that are held back by others with the same keys.
@@ -201,7 +206,7 @@ impl RunState {
     /// State in a copy of the thread, where the consumer is paused. Runs and waits are not copied, and a run that was in
     /// progress does not count as a failed attempt.
     pub fn of_copy(&self) -> RunState {
-        let idle = RunState { paused: true, held: None, ..self.idle() };
+        let idle = RunState { paused: true, held: None, crews: Crews::new(), ..self.idle() };
         match self.phase {
             Phase::Running if !matches!(self.task, Some(Task::DeadLetter(_))) => {
                 RunState { attempts: self.attempts.saturating_sub(1), ..idle }
@@ -220,6 +225,8 @@ impl RunState {
             dead_lettered: self.dead_lettered,
             expired: self.expired,
             given_upto: self.given_upto,
+            // They may still be at work.
+            crews: self.crews.clone(),
             ..RunState::default()
         }
     }

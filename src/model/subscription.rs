@@ -180,6 +180,8 @@ pub struct Subscription {
     pub ran_on: Option<String>,
     /// Who has the lease of its runs, and since when it was not renewed.
     pub lease: Option<HeldLease>,
+    /// Of the machines that work for a pool, those other than this one whose leases are not over.
+    pub elsewhere: Vec<String>,
 }
 
 /// The lease of a consumer's runs, where several machines share the thread. Its holder may be gone.

@@ -7,6 +7,8 @@
 //! while one waits, no other is looked at. After a handler that is kept has ended with unanswered events, these are given
 //! one at a time, so that the one that ends its handler is found.
 
+mod shared;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -84,7 +86,7 @@ impl Window {
     /// The window of handlers that are to be started, or, where events are claimed, are at work.
     pub fn new(ledger: Ledger, options: &Options, single_upto: i64) -> Window {
         let claimed = |(&id, claim): (&i64, &Claim)| {
-            (id, Open { is_extra: claim.is_of_dead_letter(), ..Open::given(id, None) })
+            (id, Open { is_extra: claim.is_dead_letter, ..Open::given(id, None) })
         };
         let open: BTreeMap<i64, Open> = ledger.claims().iter().map(claimed).collect();
         let mut window = Window {
@@ -176,6 +178,10 @@ impl Window {
     /// The next matching event after those that were looked at. Returns whether it is to be given now.
     pub fn found(&mut self, id: i64, key: Option<Key>) -> bool {
         let from = self.reached + 1;
+        if id < from {
+            // It is one of a range of finished ones, of which all were passed at once.
+            return false;
+        }
         if let Some(last) = self.ledger.finished_upto(id) {
             // Nothing matches before it, so what is finished before and after the gap is one range.
             self.change(LedgerChange::Finish { first: from, last: id });
@@ -304,6 +310,7 @@ impl Window {
     pub fn drop_taken(&mut self, id: i64) {
         if let Some(open) = self.open.remove(&id) {
             self.given -= 1;
+            self.unclaim(id);
             self.is_over(id, open);
         }
     }

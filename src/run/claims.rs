@@ -187,7 +187,7 @@ impl Round {
             };
             let at = self.now - ago;
             let took = (at - claim.since).to_std().ok();
-            if taken.is_dead_letter {
+            if claim.is_dead_letter {
                 self.tally.figures.failed(true, took);
                 self.window.drop_taken(id);
                 self.changes.push(LedgerChange::Claim { id, claim: None });
@@ -334,12 +334,13 @@ impl Round {
             queue.store.read(id - 1, id, 1, &mut |row| {
                 is_stored = true;
                 if window.take(id, key.as_ref().and_then(|key| key_of(key, &row, &mut Vec::new()))) {
-                    claimed = Some(Taken { is_dead_letter: true, ..takings.add(&row, until) });
+                    claimed = Some(takings.add(&row, until));
                 }
                 ControlFlow::Break(())
             })?;
             if let Some(taken) = claimed {
-                self.claim(id, taken);
+                let claim = Claim { is_dead_letter: true, ..self.claim_of(taken) };
+                self.window.claim(id, claim);
             } else if !is_stored {
                 self.update.dead_letters.push(DeadLetterUpdate::Remove { event_id: id });
             }
@@ -352,7 +353,11 @@ impl Round {
         if let Some(first) = self.gaps.remove(&id) {
             self.changes.push(LedgerChange::Finish { first, last: id - 1 });
         }
-        self.window.claim(id, Claim { place: 0, since: self.now, taken: Some(taken) });
+        self.window.claim(id, self.claim_of(taken));
+    }
+
+    fn claim_of(&self, taken: Taken) -> Claim {
+        Claim { place: 0, since: self.now, taken: Some(taken), ..Claim::default() }
     }
 
     /// Stores what has changed; `None` if that was decided on what is no longer so.
@@ -402,6 +407,6 @@ impl Takings {
         let token = format!("{:016x}", RandomState::new().hash_one(row.id));
         row.write_claimed_line(&token, &mut self.lines);
         self.count += 1;
-        Taken { token, until: until.clone(), is_dead_letter: false }
+        Taken { token, until: until.clone() }
     }
 }

@@ -65,6 +65,8 @@ pub enum NextStep {
         pending: bool,
     },
     Start(Start),
+    /// Nothing here: what could be given now is at runs on other machines.
+    Elsewhere,
     /// Time ran out before the filter was evaluated on all events.
     Unknown,
 }
@@ -218,6 +220,7 @@ fn start_if_due(
     match step? {
         NextStep::None { .. } => return Ok(Dispatched::Idle),
         NextStep::Unknown => return Ok(Dispatched::LeftToBackground),
+        NextStep::Elsewhere => return Ok(Dispatched::LockHeld),
         NextStep::Start(start @ Start { wait: Some(wait), .. }) => {
             record_wait(queue, subscription, start, wait)?;
             return Ok(Dispatched::Waits(wait));
@@ -227,7 +230,7 @@ fn start_if_due(
     if slots.as_mut().is_some_and(|slots| !slots.has_free()) {
         return Ok(Dispatched::Queued);
     }
-    if subscription.held_by.is_some() {
+    if subscription.held_by.is_some() && !subscription.is_shared_pool() {
         return Ok(Dispatched::LockHeld);
     }
     let consumer = &subscription.consumer;
@@ -369,6 +372,12 @@ fn step_after(
         },
         _ => false,
     };
+    let is_ending = state.stop.is_some() || state.reason.is_some();
+    let may_join = !(state.phase == Phase::Running && is_ending) || subscription.elsewhere.is_empty();
+    let retries = subscription.has_retry() && !retries_elsewhere(queue, subscription)?;
+    if !may_join || (!retries && scan.wait.is_none() && (scan.is_elsewhere || scan.first.is_none())) {
+        return Ok(NextStep::Elsewhere);
+    }
     let now = Utc::now();
     let until = |until: Time, recorded: Option<Time>| {
         let left = (until - now).to_std().unwrap_or_default();
@@ -377,7 +386,7 @@ fn step_after(
     let wait = match run::decide(state, &subscription.options, newer, now) {
         Action::None => return Ok(NextStep::None { pending: true }),
         // Unless the events wait.
-        Action::Start if subscription.has_retry() => None,
+        Action::Start if retries => None,
         Action::Start => scan.wait.as_ref().map(|wait| until(now + wait.left(now), Some(wait.until))),
         Action::WaitUntil(time) => {
             let is_stalled = state.phase == Phase::Stalled;
@@ -385,6 +394,18 @@ fn step_after(
         }
     };
     Ok(NextStep::Start(Start { wait, first: scan.first, newest: scan.newest, ends_stall: newer }))
+}
+
+/// Whether all dead letters that are to be tried once more are at runs on other machines.
+fn retries_elsewhere(queue: &mut Queue, subscription: &Subscription) -> Result<bool> {
+    if subscription.elsewhere.is_empty() {
+        return Ok(false);
+    }
+    let letters = queue.store.dead_letters(Some(&subscription.consumer))?;
+    let ledger = queue.store.ledger(&subscription.consumer)?;
+    let is_there =
+        |id: &i64| ledger.claims().get(id).is_some_and(|claim| subscription.is_at_another_machine(claim));
+    Ok(letters.iter().filter(|letter| letter.retry).all(|letter| is_there(&letter.event_id)))
 }
 
 /// Whether a matching event has arrived since a stalled consumer's last run, or a dead letter has to be

@@ -211,7 +211,9 @@ pub fn ack(
         update.figures = tally.counted();
         if current.options.is_taken_from() {
             tally.success();
-            for id in ids.iter().filter(|id| ledger.claims().get(id).is_some_and(Claim::is_of_dead_letter)) {
+            for id in
+                ids.iter().filter(|id| ledger.claims().get(id).is_some_and(|claim| claim.is_dead_letter))
+            {
                 update.dead_letters.push(DeadLetterUpdate::Remove { event_id: *id });
                 update.ledger.push(LedgerChange::Claim { id: *id, claim: None });
             }
@@ -256,7 +258,7 @@ fn count_finished(
     }
     for id in ids.iter().filter(|id| upto.is_none_or(|last| **id > last)).collect::<BTreeSet<_>>() {
         let claim = ledger.claims().get(id);
-        if ledger.finished_upto(*id).is_none() || claim.is_some_and(Claim::is_of_dead_letter) {
+        if ledger.finished_upto(*id).is_none() || claim.is_some_and(|claim| claim.is_dead_letter) {
             figures.handled(1, claim.and_then(|claim| taken_for(claim, now)));
         }
     }
@@ -332,7 +334,7 @@ fn fail_by_hand(
         }
         let (mut update, mut tally) = (RunUpdate::default(), Tally::default());
         let took = claim.and_then(|claim| taken_for(claim, Utc::now()));
-        if claim.is_some_and(Claim::is_of_dead_letter) {
+        if claim.is_some_and(|claim| claim.is_dead_letter) {
             let Failed { exit, error, at, counts, .. } = failed();
             // Put off without an attempt, it stays marked.
             if counts {

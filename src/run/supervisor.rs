@@ -6,6 +6,7 @@
 //! lost. Each run has its own open file description of the lock, so a process that it leaves in the
 //! background cannot hold the next run's lock. The database is not open while a handler runs for long.
 
+mod crew;
 mod guarded;
 mod pool;
 mod runs;
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use chrono::Utc;
 
+use self::crew::Crews;
 use super::attend;
 use super::dispatch::{self, NextStep, Start, is_left_to_others, next_step, try_lock};
 use super::guard::Guard;
@@ -105,6 +107,7 @@ pub unsafe fn supervise(
             }
             Err(e) => Err(e),
         };
+        supervisor.leave();
         supervisor.lease = None;
         lock.release();
         if supervisor.leaves_the_rest() {
@@ -181,7 +184,20 @@ impl Supervisor<'_> {
             let Some(mut subscription) = self.retrying(|| queue.store.subscription(self.consumer))? else {
                 return Ok(());
             };
-            if subscription.state.phase == Phase::Running {
+            if self.lease.is_some() && subscription.is_shared_pool() != self.machine().is_some() {
+                // It was replaced, and needs another lease.
+                return Ok(());
+            }
+            match self.retrying(|| self.end_crews(&mut queue, &subscription))? {
+                Crews::Settled => {}
+                Crews::Changed => continue,
+                Crews::Busy => {
+                    drop(queue);
+                    self.watcher.wait(LOOK_EVERY / 10, [self.shutdown.poll_fd()]);
+                    continue;
+                }
+            }
+            if subscription.state.phase == Phase::Running && !self.is_at_work_elsewhere(&subscription) {
                 // The supervisor of that run is dead, or we could not hold the lock.
                 match self.retrying(|| self.record_abandoned(&mut queue, &subscription))? {
                     Some(recorded) => subscription = recorded,
@@ -199,6 +215,7 @@ impl Supervisor<'_> {
                     return self.retrying(|| release(&mut queue, &subscription, pending));
                 }
                 NextStep::Unknown => Next::Again,
+                NextStep::Elsewhere => return Ok(()),
                 NextStep::Start(Start { wait: Some(wait), .. })
                     if wait.left <= SHORT_WAIT || self.has_adopted() =>
                 {

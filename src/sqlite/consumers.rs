@@ -77,6 +77,7 @@ fn map(row: &rusqlite::Row<'_>) -> rusqlite::Result<Subscription> {
         dead_to_retry: count(17)?,
         held_by: None,
         ran_on: None,
+        elsewhere: Vec::new(),
         lease: None,
     })
 }

@@ -105,11 +105,12 @@ pub fn load(conn: &Connection, consumer: &ConsumerId) -> rusqlite::Result<Ledger
         let taken = match row.get::<_, Option<String>>(3)? {
             Some(token) => {
                 let until = Moment { clock: row.get(4)?, at: row.get(5)? };
-                Some(Taken { token, until, is_dead_letter: row.get(6)? })
+                Some(Taken { token, until })
             }
             None => None,
         };
-        Ok((row.get(0)?, Claim { place: row.get(1)?, since: time_of(row, 2)?, taken }))
+        let (place, is_dead_letter) = (row.get(1)?, row.get(6)?);
+        Ok((row.get(0)?, Claim { place, since: time_of(row, 2)?, taken, machine: None, is_dead_letter }))
     })?;
     Ok(Ledger::new(cursor, finished, waits, claims.collect::<rusqlite::Result<Vec<_>>>()?))
 }
@@ -149,14 +150,13 @@ pub fn apply(
                 let wait = params![consumer.as_str(), id, attempts, deferred, since, until, asleep.number()];
                 conn.prepare_cached(&sql)?.execute(wait)?;
             }
-            LedgerChange::Claim { id, claim: Some(Claim { place, since, taken }) } => {
+            LedgerChange::Claim { id, claim: Some(Claim { place, since, taken, is_dead_letter, .. }) } => {
                 let sql = format!(
                     "INSERT OR REPLACE INTO claims (consumer_id, event_id, place, since, token, clock, until, dead_letter) \
                      SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8 WHERE ?8 OR {IS_UNFINISHED}"
                 );
                 let until = taken.as_ref().map(|taken| &taken.until);
-                let (token, is_dead_letter) =
-                    taken.as_ref().map_or((None, false), |taken| (Some(&taken.token), taken.is_dead_letter));
+                let token = taken.as_ref().map(|taken| &taken.token);
                 let (clock, at) = (until.map(|until| &until.clock), until.map(|until| until.at));
                 let (consumer, since) = (consumer.as_str(), time::format(*since));
                 let claim = params![consumer, id, place, since, token, clock, at, is_dead_letter];

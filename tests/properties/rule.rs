@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use thread::model::ledger::Sleep;
 use thread::model::run::{
-    Action, BAD_EVENT, Deliver, Ended, Exit, Held, MAX_JUDGED, Options, Outcome, Phase, ProcessId, Run,
+    Action, BAD_EVENT, Crew, Deliver, Ended, Exit, Held, MAX_JUDGED, Options, Outcome, Phase, ProcessId, Run,
     RunResult, RunState, STOPPED, Span, StopRequest, Task, apply_outcome, decide,
 };
 use thread::model::time::{self, Time};
@@ -69,6 +69,7 @@ fn full() -> RunState {
         held: Some(Held { upto: 15, ..Held::default() }),
         expired: 13,
         given_upto: 14,
+        crews: [("m".to_owned(), Crew::default())].into(),
     }
 }
 
@@ -94,6 +95,7 @@ fn an_idle_state_has_nothing_of_the_run_and_all_that_outlives_it() {
         expired: 13,
         given_upto: 14,
         held: Some(Held { upto: 15, ..Held::default() }),
+        crews: full().crews,
         ..RunState::default()
     };
     assert_eq!(full().idle(), idle);
@@ -108,6 +110,7 @@ fn a_replaced_subscription_keeps_its_pause_and_its_counters() {
         dead_lettered: 10,
         expired: 13,
         given_upto: 14,
+        crews: full().crews,
         ..RunState::default()
     };
     assert_eq!(full().replaced(), kept);

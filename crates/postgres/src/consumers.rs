@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use postgres::Row;
 use thread::model::figures::{Counted, Figures};
-use thread::model::run::{RUNS_KEPT, Run, TAIL_KEPT, end_of};
+use thread::model::run::{Crew, Crews, RUNS_KEPT, Run, RunState, TAIL_KEPT, end_of};
 use thread::model::subscription::{ConsumerId, HeldLease, NewSubscription, ScanWatermark, Subscription};
 use thread::model::time;
 use thread::store::{FilterFailure, Move, Moved, RunUpdate, count_passed};
@@ -39,39 +39,56 @@ pub fn list(session: &mut Session<'_>, consumer: Option<&ConsumerId>) -> Result<
         None => session.look_again()?,
     }
     let machine = Machine::of(session.target)?;
-    Ok(rows
-        .iter()
-        .map(|row| {
-            let held_by = held_by(&machine, row, asked);
-            let last: Option<String> = row.get(22);
-            let ran_on = held_by.clone().or(last.filter(|host| *host != machine.host()));
-            Subscription { held_by, ran_on, lease: lease_of(row), ..map(row) }
-        })
-        .collect())
+    let mut all = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let mut subscription = map(row);
+        let mut held_by = held_by(&machine, row, asked);
+        let mut lease = lease_of(row);
+        let crews = &subscription.state.crews;
+        // Reading all, as for people, also shows the lease of a machine that is alone.
+        if crews.keys().any(|other| other != machine.id()) || (consumer.is_none() && !crews.is_empty()) {
+            let asked = now();
+            let leases = lease::of_pool(session, &subscription.consumer)?;
+            lease = leases.first().and_then(|lease| held(&lease.host, lease.renewal, lease.age));
+            for lease in leases.into_iter().filter(|lease| lease.is_held_elsewhere(&machine, asked)) {
+                held_by.get_or_insert(lease.host);
+                subscription.elsewhere.extend(lease.holder);
+            }
+        }
+        let last: Option<String> = row.get(22);
+        let ran_on = held_by.clone().or(last.filter(|host| *host != machine.host()));
+        all.push(Subscription { held_by, ran_on, lease, ..subscription });
+    }
+    Ok(all)
 }
 
 /// The machine that has the lease, if that is another one and may be alive.
 fn held_by(machine: &Machine, row: &Row, asked: i64) -> Option<String> {
     let holder = row.get::<_, Option<String>>(18)?;
     let stored = lease::Stored {
+        name: row.get(0),
         holder: Some(holder),
         epoch: row.get(19),
         renewal: row.get(20),
         length_ms: row.get(21),
+        host: row.get(22),
+        age: row.get(23),
     };
-    let consumer = ConsumerId::stored(row.get::<_, String>(0));
-    stored.is_held_elsewhere(machine, &consumer, asked).then(|| row.get(22))
+    stored.is_held_elsewhere(machine, asked).then_some(stored.host)
 }
 
 /// The lease of a consumer's runs, if somebody has it. An older program counts renewals instead of noting their times.
 fn lease_of(row: &Row) -> Option<HeldLease> {
+    row.get::<_, Option<String>>(18).filter(|holder| holder != lease::ALL)?;
+    held(&row.get::<_, String>(22), row.get(20), row.get(23))
+}
+
+fn held(host: &str, renewal: i64, age: i64) -> Option<HeldLease> {
     const OLDEST: i64 = 1_000_000_000_000;
-    row.get::<_, Option<String>>(18)?;
-    let renewal: i64 = row.get(20);
-    let age = Duration::from_millis(u64::try_from(row.get::<_, i64>(23)).unwrap_or(0));
+    let age = Duration::from_millis(u64::try_from(age).unwrap_or(0));
     let renewed =
         UNIX_EPOCH + Duration::from_millis(u64::try_from(renewal).ok().filter(|_| renewal >= OLDEST)?);
-    Some(HeldLease { host: row.get(22), renewed: renewed.into(), age })
+    Some(HeldLease { host: host.to_owned(), renewed: renewed.into(), age })
 }
 
 pub fn one(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<Option<Subscription>> {
@@ -103,6 +120,7 @@ fn map(row: &Row) -> Subscription {
         dead_to_retry: row.get(17),
         held_by: None,
         ran_on: None,
+        elsewhere: Vec::new(),
         lease: None,
     }
 }
@@ -110,7 +128,7 @@ fn map(row: &Row) -> Subscription {
 pub fn subscribe(session: &mut Session<'_>, new: &NewSubscription) -> Result<Option<Moved>> {
     let consumer = new.consumer.as_str();
     let run = match one(session, &new.consumer)? {
-        None => None,
+        None => at_work(session, new)?,
         Some(before) if new.replace && new.is_like(&before) => return seek(session, new),
         Some(before) if new.replace && new.adjusts(&before) => {
             ledger::drop_waits(session, &new.consumer)?;
@@ -143,6 +161,15 @@ pub fn subscribe(session: &mut Session<'_>, new: &NewSubscription) -> Result<Opt
         ],
     )?;
     seek(session, new)
+}
+
+/// The state of a new subscription, if machines are still at work for an earlier one.
+fn at_work(session: &mut Session<'_>, new: &NewSubscription) -> Result<Option<String>> {
+    let leases = lease::of_pool(session, &new.consumer)?;
+    let crews: Crews =
+        leases.into_iter().filter_map(|lease| Some((lease.holder?, Crew::default()))).collect();
+    let state = RunState { crews, ..RunState::default() };
+    Ok((!state.crews.is_empty()).then(|| to_json(&state)))
 }
 
 fn seek(session: &mut Session<'_>, new: &NewSubscription) -> Result<Option<Moved>> {

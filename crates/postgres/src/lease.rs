@@ -4,6 +4,11 @@
 //! lease once it was given back, or once it has itself seen the same epoch and renewal for a whole lease. A writer
 //! names its epoch, if it has one, and is refused if that is not the newest.
 //!
+//! Of a pool, each machine that works for it has a lease of its own, with a row under the consumer's name, a tilde and the
+//! machine. The consumer's own row then counts the epochs, and has a holder and a length with which older programs leave the
+//! pool to others. A machine's row is there as long as the lease is not given back, or ended by another machine once it is
+//! over.
+//!
 //! The number of a renewal is the server's time in milliseconds, for people, or one more than the number before, if that
 //! is greater. Nothing but its change means anything to other machines.
 
@@ -40,6 +45,12 @@ const BUSY_LIMIT: Duration = Duration::from_secs(5);
 /// How long to wait until a lease was given back.
 const GIVING_BACK: Duration = Duration::from_secs(3);
 
+/// The holder of the lease of a pool, which machines share.
+pub const ALL: &str = "~";
+
+/// How long nobody takes that lease, in milliseconds.
+const FOREVER: i64 = i64::MAX / 4;
+
 /// The epochs of the leases that this process has, by the base of the thread and the consumer.
 static EPOCHS: Mutex<Option<HashMap<(PathBuf, ConsumerId), i64>>> = Mutex::new(None);
 
@@ -51,11 +62,18 @@ static EPOCHS: Mutex<Option<HashMap<(PathBuf, ConsumerId), i64>>> = Mutex::new(N
 /// [`Error::Fenced`].
 pub fn fence(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<()> {
     let Some(epoch) = own_epoch(session, consumer) else { return Ok(()) };
-    let sql = "SELECT epoch FROM @leases WHERE thread = $1 AND consumer_id = $2";
-    match session.number(sql, &[text(&consumer.as_str())])? {
-        Some(newest) if newest == epoch => Ok(()),
-        _ => Err(Error::Fenced(consumer.clone())),
+    // No epoch is given twice, so it does not matter which of the two has it.
+    let sql = "SELECT epoch FROM @leases WHERE thread = $1 AND consumer_id IN ($2, $3) AND epoch = $4";
+    let own = name_of(consumer, Machine::of(session.target)?.id());
+    match session.number(sql, &[text(&consumer.as_str()), text(&own), int(&epoch)])? {
+        Some(_) => Ok(()),
+        None => Err(Error::Fenced(consumer.clone())),
     }
+}
+
+/// The name of the lease that a machine has of a pool.
+fn name_of(consumer: &ConsumerId, machine: &str) -> String {
+    format!("{}~{machine}", consumer.as_str())
 }
 
 fn own_epoch(session: &Session<'_>, consumer: &ConsumerId) -> Option<i64> {
@@ -72,18 +90,23 @@ fn own_epoch(session: &Session<'_>, consumer: &ConsumerId) -> Option<i64> {
 
 /// A lease as it is stored.
 pub struct Stored {
+    pub name: String,
     pub holder: Option<String>,
     pub epoch: i64,
     pub renewal: i64,
     pub length_ms: i64,
+    pub host: String,
+    /// How long ago it was renewed, by the server's clock, in milliseconds.
+    pub age: i64,
 }
 
 impl Stored {
     /// Whether another machine has it and may be alive. `asked` is the time before the row was asked for.
-    pub fn is_held_elsewhere(&self, machine: &Machine, consumer: &ConsumerId, asked: i64) -> bool {
+    pub fn is_held_elsewhere(&self, machine: &Machine, asked: i64) -> bool {
         match &self.holder {
+            Some(holder) if *holder == ALL => false,
             Some(holder) if *holder != machine.id() => {
-                let seen = machine.first_seen(consumer, self.epoch, self.renewal);
+                let seen = machine.first_seen(&self.name, self.epoch, self.renewal);
                 asked - seen < self.length_ms
             }
             _ => false,
@@ -91,36 +114,103 @@ impl Stored {
     }
 }
 
-/// Takes the lease for this machine, unless another one has it.
-pub fn take(link: &mut Link, consumer: &ConsumerId, length: Duration) -> Result<Leased> {
+/// The leases of a consumer: its own, and those of machines that share a pool.
+fn of_consumer(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<Vec<Stored>> {
+    let sql = "SELECT consumer_id, holder, epoch, renewal, length_ms, host, \
+                      (extract(epoch FROM clock_timestamp()) * 1000)::bigint - renewal FROM @leases \
+               WHERE thread = $1 AND (consumer_id = $2 OR starts_with(consumer_id, $2 || '~'))";
+    let rows = session.rows(sql, &[text(&consumer.as_str())])?;
+    Ok(rows
+        .iter()
+        .map(|row| Stored {
+            name: row.get(0),
+            holder: row.get(1),
+            epoch: row.get(2),
+            renewal: row.get(3),
+            length_ms: row.get(4),
+            host: row.get(5),
+            age: row.get(6),
+        })
+        .collect())
+}
+
+/// Those of the machines that share a pool.
+pub fn of_pool(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<Vec<Stored>> {
+    let mut all = of_consumer(session, consumer)?;
+    all.retain(|lease| lease.name != consumer.as_str());
+    Ok(all)
+}
+
+/// Ends the lease of another machine that works for a pool, if it is over. Returns whether it is.
+pub fn end(link: &mut Link, consumer: &ConsumerId, machine: &str) -> Result<bool> {
+    let own = Machine::of(&link.target)?;
+    let name = name_of(consumer, machine);
+    link.transact("ending the lease of another machine", Locks::Consumer(consumer), true, |session| {
+        let asked = now();
+        let all = of_consumer(session, consumer)?;
+        let Some(lease) = all.iter().find(|lease| lease.name == name) else { return Ok(true) };
+        if lease.is_held_elsewhere(&own, asked) {
+            return Ok(false);
+        }
+        remove(session, &name, lease.epoch)?;
+        // It may be the newest one, which is refused now.
+        let sql = "UPDATE @leases SET epoch = $3 WHERE thread = $1 AND consumer_id = $2";
+        session.rows(sql, &[text(&consumer.as_str()), int(&next_epoch(&all))])?;
+        Ok(true)
+    })
+}
+
+fn next_epoch(all: &[Stored]) -> i64 {
+    all.iter().map(|lease| lease.epoch).max().unwrap_or(0) + 1
+}
+
+fn remove(session: &mut Session<'_>, name: &str, epoch: i64) -> Result<()> {
+    let sql = "DELETE FROM @leases WHERE thread = $1 AND consumer_id = $2 AND epoch = $3";
+    session.rows(sql, &[text(&name), int(&epoch)]).map(drop)
+}
+
+/// Takes the lease for this machine, unless another one has it. `is_shared` says whether it is that of a pool.
+pub fn take(
+    link: &mut Link,
+    consumer: &ConsumerId,
+    length: Duration,
+    is_shared: impl FnOnce(&mut Session<'_>) -> Result<bool>,
+) -> Result<Leased> {
     let machine = Machine::of(&link.target)?;
     let length_ms = i64::try_from(length.as_millis()).unwrap_or(i64::MAX / 4);
     let asked = now();
-    let epoch = link.transact(DOING, Locks::Consumer(consumer), true, |session| {
-        let sql =
-            "SELECT holder, epoch, renewal, length_ms FROM @leases WHERE thread = $1 AND consumer_id = $2";
-        let stored = session.row(sql, &[text(&consumer.as_str())])?.map(|row| Stored {
-            holder: row.get(0),
-            epoch: row.get(1),
-            renewal: row.get(2),
-            length_ms: row.get(3),
-        });
-        if stored.is_some_and(|stored| stored.is_held_elsewhere(&machine, consumer, asked)) {
+    let taken = link.transact(DOING, Locks::Consumer(consumer), true, |session| {
+        let all = of_consumer(session, consumer)?;
+        let is_shared = is_shared(session)?;
+        let excludes = |lease: &&Stored| !is_shared || lease.name == consumer.as_str();
+        if all.iter().filter(excludes).any(|lease| lease.is_held_elsewhere(&machine, asked)) {
             return Ok(None);
         }
-        let sql = format!(
-            "INSERT INTO @leases AS l (thread, consumer_id, epoch, renewal, holder, host, length_ms) \
-             VALUES ($1, $2, 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint, $3, $4, $5) \
-             ON CONFLICT (thread, consumer_id) DO UPDATE \
-             SET epoch = l.epoch + 1, renewal = {NEXT}, holder = $3, host = $4, length_ms = $5 \
-             RETURNING epoch"
-        );
-        session.number(
-            &sql,
-            &[text(&consumer.as_str()), text(&machine.id()), text(&machine.host()), int(&length_ms)],
-        )
+        let epoch = next_epoch(&all);
+        let mut write = |name: &str, holder: &str, length_ms: i64| {
+            let sql = format!(
+                "INSERT INTO @leases AS l (thread, consumer_id, epoch, renewal, holder, host, length_ms) \
+                 VALUES ($1, $2, $6, (extract(epoch FROM clock_timestamp()) * 1000)::bigint, $3, $4, $5) \
+                 ON CONFLICT (thread, consumer_id) DO UPDATE \
+                 SET epoch = $6, renewal = {NEXT}, holder = $3, host = $4, length_ms = $5"
+            );
+            let (length_ms, epoch) = (int(&length_ms), int(&epoch));
+            session
+                .rows(&sql, &[text(&name), text(&holder), text(&machine.host()), length_ms, epoch])
+                .map(drop)
+        };
+        if is_shared {
+            write(consumer.as_str(), ALL, FOREVER)?;
+            write(&name_of(consumer, machine.id()), machine.id(), length_ms)?;
+        } else {
+            write(consumer.as_str(), machine.id(), length_ms)?;
+            for lease in all.iter().filter(|lease| lease.name != consumer.as_str()) {
+                remove(session, &lease.name, lease.epoch)?;
+            }
+        }
+        Ok(Some((epoch, is_shared.then(|| machine.id().to_owned()))))
     })?;
-    let Some(epoch) = epoch else { return Ok(Leased::Elsewhere) };
+    let Some((epoch, machine)) = taken else { return Ok(Leased::Elsewhere) };
     let key = (link.target.base()?, consumer.clone());
     let shared = Arc::new(Shared {
         until: AtomicI64::new(asked.saturating_add(length_ms)),
@@ -130,6 +220,8 @@ pub fn take(link: &mut Link, consumer: &ConsumerId, length: Duration) -> Result<
     let (ends, ended) = channel();
     let renewer = Renewer {
         consumer: consumer.clone(),
+        name: machine.as_deref().map_or_else(|| consumer.as_str().to_owned(), |own| name_of(consumer, own)),
+        machine: machine.clone(),
         epoch,
         length_ms,
         renewed: asked,
@@ -144,7 +236,7 @@ pub fn take(link: &mut Link, consumer: &ConsumerId, length: Duration) -> Result<
     spawned.map_err(|source| Error::Spawn { what: "a thread", source })?;
     let mut epochs = EPOCHS.lock().unwrap_or_else(PoisonError::into_inner);
     epochs.get_or_insert_default().insert(key.clone(), epoch);
-    Ok(Leased::Taken(Box::new(Held { key, epoch, length, shared, ended })))
+    Ok(Leased::Taken(Box::new(Held { key, epoch, machine, length, shared, ended })))
 }
 
 /// What the holder of a lease and its renewer share.
@@ -173,6 +265,7 @@ impl Shared {
 struct Held {
     key: (PathBuf, ConsumerId),
     epoch: i64,
+    machine: Option<String>,
     length: Duration,
     shared: Arc<Shared>,
     ended: Receiver<()>,
@@ -181,6 +274,10 @@ struct Held {
 impl Lease for Held {
     fn epoch(&self) -> i64 {
         self.epoch
+    }
+
+    fn machine(&self) -> Option<&str> {
+        self.machine.as_deref()
     }
 
     fn length(&self) -> Duration {
@@ -216,6 +313,10 @@ impl Drop for Held {
 /// Renews a lease on a dedicated thread, and passes on requests of other machines.
 struct Renewer {
     consumer: ConsumerId,
+    /// That of the lease.
+    name: String,
+    /// Of a pool.
+    machine: Option<String>,
     epoch: i64,
     length_ms: i64,
     /// When the last renewal was sent.
@@ -263,7 +364,7 @@ impl Renewer {
                 "UPDATE @leases AS l SET renewal = {NEXT} \
                  WHERE thread = $1 AND consumer_id = $2 AND epoch = $3 RETURNING epoch"
             );
-            Ok(session.row(&sql, &[text(&self.consumer.as_str()), int(&self.epoch)])?.is_some())
+            Ok(session.row(&sql, &[text(&self.name), int(&self.epoch)])?.is_some())
         })?;
         if is_ours {
             self.renewed = sent;
@@ -291,10 +392,21 @@ impl Renewer {
     }
 
     fn give_back(&self, link: &mut Link) -> Result<()> {
-        link.transact("giving back a lease", Locks::None, true, |session| {
-            let sql =
-                "UPDATE @leases SET holder = NULL WHERE thread = $1 AND consumer_id = $2 AND epoch = $3";
-            session.rows(sql, &[text(&self.consumer.as_str()), int(&self.epoch)]).map(drop)
+        let consumer = self.consumer.as_str();
+        link.transact("giving back a lease", Locks::Consumer(&self.consumer), true, |session| match &self.machine {
+            None => {
+                let sql =
+                    "UPDATE @leases SET holder = NULL WHERE thread = $1 AND consumer_id = $2 AND epoch = $3";
+                session.rows(sql, &[text(&consumer), int(&self.epoch)]).map(drop)
+            }
+            // As long as it is among the crews, it may have handlers.
+            Some(machine) => {
+                let sql = "DELETE FROM @leases WHERE thread = $1 AND consumer_id = $2 AND epoch = $3 \
+                           AND NOT EXISTS (SELECT 1 FROM @consumers WHERE thread = $1 AND consumer_id = $4 \
+                             AND (run::json -> 'crews' -> $5) IS NOT NULL)";
+                let lease = [text(&self.name), int(&self.epoch), text(&consumer), text(machine)];
+                session.rows(sql, &lease).map(drop)
+            }
         })
     }
 }

@@ -32,11 +32,14 @@ pub fn load(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<Ledger> 
          WHERE thread = $1 AND consumer_id = $2 ORDER BY event_id";
     let claims = session.rows(sql, &[text(&consumer)])?;
     let claims = claims.iter().map(|row| {
-        let taken = row.get::<_, Option<String>>(3).map(|token| {
+        let (place, token) = (number(row, 1), row.get::<_, Option<String>>(3));
+        // A place is that of a machine.
+        let (machine, token) = if place > 0 { (token, None) } else { (None, token) };
+        let taken = token.map(|token| {
             let until = Moment { clock: String::new(), at: row.get::<_, Option<i64>>(4).unwrap_or(0) };
-            Taken { token, until, is_dead_letter: row.get(5) }
+            Taken { token, until }
         });
-        (row.get(0), Claim { place: number(row, 1), since: time(row, 2), taken })
+        (row.get(0), Claim { place, since: time(row, 2), taken, machine, is_dead_letter: row.get(5) })
     });
     Ok(Ledger::new(cursor, finished.iter().map(|row| (row.get(0), row.get(1))), waits, claims))
 }
@@ -87,7 +90,8 @@ pub fn apply(
                 let wait = [text(&name), int(id), attempts, deferred, since, until, int(&asleep)];
                 session.rows(&sql, &wait)?;
             }
-            LedgerChange::Claim { id, claim: Some(Claim { place, since, taken }) } => {
+            LedgerChange::Claim { id, claim: Some(claim) } => {
+                let Claim { place, since, taken, machine, is_dead_letter } = claim;
                 let sql = format!(
                     "INSERT INTO @claims (thread, consumer_id, event_id, place, since, token, until, dead_letter) \
                      SELECT $1, $2, $3, $4, $5, $6, $7, $8 WHERE $8 OR {IS_UNFINISHED} \
@@ -95,9 +99,8 @@ pub fn apply(
                      SET place = $4, since = $5, token = $6, until = $7, dead_letter = $8"
                 );
                 let (place, since) = (i64::from(*place), time::format(*since));
-                let token = taken.as_ref().map(|taken| &taken.token);
+                let token = taken.as_ref().map(|taken| &taken.token).or(machine.as_ref());
                 let until = taken.as_ref().map(|taken| taken.until.at);
-                let is_dead_letter = taken.as_ref().is_some_and(|taken| taken.is_dead_letter);
                 let claim = [
                     text(&name),
                     int(id),
@@ -105,7 +108,7 @@ pub fn apply(
                     text(&since),
                     (&token as _, Type::TEXT),
                     (&until as _, Type::INT8),
-                    (&is_dead_letter as _, Type::BOOL),
+                    (is_dead_letter as _, Type::BOOL),
                 ];
                 session.rows(&sql, &claim)?;
             }

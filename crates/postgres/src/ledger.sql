@@ -25,7 +25,8 @@ CREATE TABLE @claims (
     event_id    bigint NOT NULL,
     place       bigint NOT NULL,
     since       text NOT NULL,
-    -- Of a program that has taken the event by itself: what it shows, and until when, in milliseconds of the server's clock.
+    -- Of a program that has taken the event by itself, at no place: what it shows, and until when, in milliseconds of the
+    -- server's clock. Of a place: its machine.
     token       text,
     until       bigint,
     dead_letter boolean NOT NULL DEFAULT false,

@@ -4,7 +4,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use sha1::{Digest, Sha1};
-use thread::model::subscription::ConsumerId;
 use thread::{Error, Result};
 
 use crate::clock::now;
@@ -38,12 +37,11 @@ impl Machine {
         thread::files::host()
     }
 
-    /// When any process of this machine first saw this epoch and renewal of a consumer's lease: now, if none has seen
-    /// it before. Called after they were read.
-    pub fn first_seen(&self, consumer: &ConsumerId, epoch: i64, renewal: i64) -> i64 {
+    /// When any process of this machine first saw this epoch and renewal of a lease: now, if none has seen it before.
+    /// Called after they were read.
+    pub fn first_seen(&self, lease: &str, epoch: i64, renewal: i64) -> i64 {
         let now = now();
-        let name: String =
-            Sha1::digest(consumer.as_str().as_bytes()).iter().map(|b| format!("{b:02x}")).collect();
+        let name: String = Sha1::digest(lease.as_bytes()).iter().map(|b| format!("{b:02x}")).collect();
         let path = self.dir.join(format!("{name}.lease"));
         let seen = format!("{epoch} {renewal} {}", self.id);
         let text = std::fs::read_to_string(&path).unwrap_or_default();

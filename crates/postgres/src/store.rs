@@ -331,7 +331,13 @@ impl Store for Link {
     }
 
     fn take_lease(&mut self, consumer: &ConsumerId, length: Duration) -> Result<Leased> {
-        lease::take(self, consumer, length)
+        lease::take(self, consumer, length, |session| {
+            Ok(consumers::one(session, consumer)?.is_some_and(|now| now.is_shared_pool()))
+        })
+    }
+
+    fn end_lease(&mut self, consumer: &ConsumerId, machine: &str) -> Result<bool> {
+        lease::end(self, consumer, machine)
     }
 
     fn record_worker(&mut self, of_all: bool) -> Result<()> {

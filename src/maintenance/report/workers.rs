@@ -1,5 +1,6 @@
 //! Who handles the events of threads, as `thread workers` shows it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use chrono::Utc;
@@ -7,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
 use crate::files::host;
+use crate::model::ledger::Claim;
 use crate::model::location::Location;
 use crate::model::run::{Phase, ProcessId, Task};
 use crate::model::subscription::{ConsumerId, Subscription};
@@ -241,12 +243,12 @@ fn runs(queue: &mut Queue, subscription: &Subscription) -> Result<Vec<RunUnderWa
     }
     let ledger = queue.store.ledger(&subscription.consumer)?;
     // 0 is that of programs which take events by themselves.
-    let mut places: Vec<u32> =
-        ledger.claims().values().map(|claim| claim.place).filter(|at| *at > 0).collect();
-    places.sort_unstable();
-    places.dedup();
-    let of_place = |place: u32| {
-        let claims = || ledger.claims().iter().filter(move |(_, claim)| claim.place == place);
+    let taken = ledger.claims().values().filter(|claim| claim.place > 0);
+    let places: BTreeSet<(Option<&str>, u32)> =
+        taken.map(|claim| (claim.machine.as_deref(), claim.place)).collect();
+    let of_place = |at: (Option<&str>, u32)| {
+        let is_there = move |claim: &Claim| (claim.machine.as_deref(), claim.place) == at;
+        let claims = || ledger.claims().iter().filter(move |(_, claim)| is_there(claim));
         let tried = |id: &i64| ledger.waits().get(id).map_or(0, |wait| wait.attempts);
         RunUnderWay {
             thread: whole.thread.clone(),
@@ -261,6 +263,6 @@ fn runs(queue: &mut Queue, subscription: &Subscription) -> Result<Vec<RunUnderWa
             upto: claims().map(|(id, _)| *id).max(),
         }
     };
-    // Handlers that are kept claim nothing.
+    // Handlers that are kept claim nothing, unless other machines have some, too.
     Ok(if places.is_empty() { vec![whole] } else { places.into_iter().map(of_place).collect() })
 }

@@ -7,6 +7,7 @@
 //! left. The database is open only while there is something to do.
 
 mod answers;
+mod crews;
 mod giving;
 mod places;
 mod recording;
@@ -35,6 +36,7 @@ use crate::model::time::Time;
 use crate::model::window::Window;
 use crate::pending::{checked_filter, checked_key};
 use crate::queue::{Queue, Selection};
+use crate::run::control;
 use crate::run::dispatch::Start;
 use crate::run::handler::NextTask;
 use crate::run::settle::Tally;
@@ -130,6 +132,18 @@ struct Pool<'s, 'a> {
     failed: Option<Error>,
     /// Its handlers may have gone to sleep.
     uses_steps: bool,
+    /// The events that were given since something was stored last. Where other machines have places of the pool too, they
+    /// are not given before that.
+    unstored: BTreeSet<i64>,
+    /// More handlers could be started if other machines had fewer.
+    wants: bool,
+    /// How many places this machine is to have, where it has to say so before it starts a handler.
+    asks: u32,
+    /// Claims may be those of machines that are gone.
+    has_lost: bool,
+    looked_at_others: Instant,
+    /// What others have stored, or were told, may make a difference at once.
+    looks_again: bool,
 }
 
 impl Supervisor<'_> {
@@ -145,8 +159,16 @@ impl Supervisor<'_> {
             return Ok(Next::Unlock);
         }
         let given = NextTask { task: Task::Pool, events: 0, given_upto: None, stdin: None };
-        let update =
-            RunUpdate::state(RunState { handler: None, ..self.started(found, &given, start.newest) });
+        let joins = self.is_at_work_elsewhere(found);
+        let mut state = match joins {
+            true => found.state.clone(),
+            false => RunState { handler: None, ..self.started(found, &given, start.newest) },
+        };
+        if let Some(own) = self.machine() {
+            state.crews.insert(own.to_owned(), self.crew(found, &state));
+        }
+        // Others have to see that it was there, whatever becomes of the server.
+        let update = RunUpdate { durable: self.machine().is_some(), ..RunUpdate::state(state) };
         let Some(subscription) = self.retrying(|| queue.store.update_run(found, &update))? else {
             return Ok(Next::Again);
         };
@@ -189,7 +211,17 @@ impl Supervisor<'_> {
             deferred: 0,
             failed: None,
             uses_steps: false,
+            unstored: BTreeSet::new(),
+            wants: false,
+            asks: 0,
+            has_lost: true,
+            looked_at_others: Instant::now(),
+            looks_again: false,
         };
+        if joins {
+            // They may have to store what they give from now on.
+            control::notify_supervisors(open(self, &mut pool.queue)?);
+        }
         pool.raise_limits(&pool.current.options);
         pool.find_keys()?;
         pool.find_strangers()?;
@@ -233,6 +265,7 @@ impl Pool<'_, '_> {
         self.give()?;
         self.write();
         loop {
+            self.take_over()?;
             let more = self.look_at_places()?;
             self.follow_requests();
             if !noted && supervisor.shutdown.requests() > 0 {
@@ -252,7 +285,8 @@ impl Pool<'_, '_> {
             }
             let has_more_to_start = self.due.len() == MOST_DUE;
             self.start_due()?;
-            if self.places.is_empty() && self.due.is_empty() && !self.lingers() {
+            let looks_again = std::mem::take(&mut self.looks_again);
+            if self.places.is_empty() && self.due.is_empty() && !looks_again && !self.lingers() {
                 break;
             }
             self.end_places_when_due();
@@ -263,8 +297,8 @@ impl Pool<'_, '_> {
                 self.sync()?;
                 self.queue = None;
             }
-            let timeout =
-                if more || has_more_to_start { Duration::ZERO } else { self.patience().min(look_every) };
+            let is_busy = more || has_more_to_start || looks_again;
+            let timeout = if is_busy { Duration::ZERO } else { self.patience().min(look_every) };
             self.wait(timeout);
             let (mut asked, mut pushed) = (!has_notices, !has_notices);
             for notice in watcher.take() {
@@ -281,6 +315,7 @@ impl Pool<'_, '_> {
                 pushed |= now != stamp;
                 stamp = now;
                 self.keep_guarded();
+                asked |= self.looks_at_others();
             }
             self.is_exhausted &= !pushed;
             if asked {
@@ -302,6 +337,8 @@ impl Pool<'_, '_> {
             // which holds back no events.
             && (!self.strangers.is_empty()
                 || self.starts_after.is_some_and(is_due)
+                // Other machines are to let go of places, or to say what they have.
+                || self.waits_for_others()
                 || (self.current.has_retry() && self.dead_after.is_some_and(is_due))
                 // What is known of many is not read again for each push.
                 || (self.window.waiting() >= MANY && is_due(self.busy + LINGER)))
@@ -452,6 +489,8 @@ impl Pool<'_, '_> {
                 self.close(Closing::Void);
             }
             self.current.state.stop = stop;
+        } else if self.end_lost()? {
+            // What it had is taken over.
         } else if self.current.state.paused && self.closing.is_none() {
             self.close(Closing::Paused);
         } else if self.is_pool()

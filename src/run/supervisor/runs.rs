@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::files::lock::Lock;
 use crate::files::log::{Quoted, abridged, log};
 use crate::files::watch::LOOK_EVERY;
-use crate::model::run::{Exit, Phase, ProcessId, RunState, StopRequest, Task};
+use crate::model::run::{Crews, Exit, Phase, ProcessId, RunState, StopRequest, Task};
 use crate::model::subscription::Subscription;
 use crate::pending::PendingScan;
 use crate::queue::Queue;
@@ -207,6 +207,7 @@ impl Supervisor<'_> {
             stop: None,
             // Those of a pool may still be at runs of an earlier supervisor.
             asleep: if task == Task::Pool { found.state.asleep.clone() } else { BTreeMap::new() },
+            crews: if self.machine().is_some() { found.state.crews.clone() } else { Crews::new() },
             ..found.state.clone()
         }
     }

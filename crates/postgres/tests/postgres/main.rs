@@ -19,6 +19,7 @@ mod pools;
 mod retention;
 mod rights;
 mod scheduled;
+mod shared;
 mod steps;
 mod store;
 mod vacuum;

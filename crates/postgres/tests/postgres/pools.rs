@@ -10,13 +10,12 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use thread_testkit::{kill, long, postgres::Server, wait_until};
 
 use crate::machine::Machine;
+use crate::shared::HOLD;
 
 /// Handles one event: locks it and its key, notes that it begins, and fails sometimes.
 const HANDLE: &str = r#"handle() {
     id=${1#*:}; id=${id%%,*}; key=${1##*key_}; key=${key%%_*}
-    exec 8>"lock-$id" 9>"lock-key$key"
-    flock -n 8 || echo "two of event $id" >>overlaps
-    flock -n 9 || echo "two of key $key" >>overlaps
+    hold "$id" "$key"
     read -r kills <kills
     echo "$key $id $kills" >>begun
     case $id in
@@ -26,7 +25,7 @@ const HANDLE: &str = r#"handle() {
     *7) [ -e "died$id" ] || { : >"died$id"; kill -9 $$; } ;;
     esac
     echo "$id" >>done
-    exec 8>&- 9>&-
+    let_go
 }
 "#;
 
@@ -34,7 +33,7 @@ const ONCE: &str = "read -r line; handle \"$line\"";
 
 const KEPT: &str = r#"while IFS= read -r line; do
     handle "$line"; code=$?
-    exec 8>&- 9>&-
+    let_go
     case $code in
     0) echo "{\"ack\":$id}" ;;
     75) echo "{\"nack\":$id,\"delay\":\"20ms\",\"attempt\":false}" ;;
@@ -47,7 +46,7 @@ const PULLER: &str = r#"while :; do
     line=$(thread pop bot --claim 4s --wait 5s) || { sleep 0.1; continue; }
     [ -n "$line" ] || continue
     handle "$line"; code=$?
-    exec 8>&- 9>&-
+    let_go
     token=${line##*\"claim\":\"}; token=${token%%\"*}
     case $code in
     0) thread ack bot "$id" --claim "$token" ;;
@@ -113,17 +112,17 @@ fn loses_nothing(deliver: Option<(&str, &str, &str)>) {
     let machines = [Machine::new(&text), Machine::new(&text)];
     let one = Machine::new(&text);
     one.ok(&["init", &text]);
-    let patient = ["--concurrency", "3", "--key", "content", "--backoff", "50ms", "--max-attempts", "never"];
+    let patient = ["--concurrency", "4", "--key", "content", "--backoff", "50ms", "--max-attempts", "never"];
     let home = machines[0].path("");
     match deliver {
         Some((deliver, rest, batch)) => {
-            let handler = format!("cd '{}'; {HANDLE}{rest}", home.display());
+            let handler = format!("cd '{}'; {HOLD}{HANDLE}{rest}", home.display());
             let options = ["--deliver", deliver, "--batch-size", batch];
             one.ok(&[&["subscribe", "bot", &handler][..], &options, &patient].concat());
         }
         None => {
             let puller = home.join("puller");
-            fs::write(&puller, format!("#!/bin/sh\n{HANDLE}{PULLER}")).unwrap();
+            fs::write(&puller, format!("#!/bin/sh\n{HOLD}{HANDLE}{PULLER}")).unwrap();
             fs::set_permissions(&puller, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
             one.ok(&[&["subscribe", "bot", "--no-handler"][..], &patient].concat());
         }
@@ -174,6 +173,7 @@ fn loses_nothing(deliver: Option<(&str, &str, &str)>) {
         );
     }
     assert_eq!(one.bot("dead"), 0);
+    assert!(home.join("both").exists(), "no two machines were at work at once");
     let how = deliver.map_or("claims", |(deliver, ..)| deliver);
     println!("{how}: {pushed} events, {kills} kills, of which {} of the server", crashes.len());
     drop(one.run(&["stop", "bot"]));

@@ -1177,14 +1177,17 @@ fn wait(id: i64, attempts: u32) -> LedgerChange {
 
 fn claim(id: i64, place: u32) -> LedgerChange {
     let since = noon() + Duration::from_millis(u64::from(place));
-    LedgerChange::Claim { id, claim: Some(Claim { place, since, taken: None }) }
+    LedgerChange::Claim { id, claim: Some(Claim { place, since, ..Claim::default() }) }
 }
 
 /// That of a program.
 fn taken(id: i64, at: i64, is_dead_letter: bool) -> LedgerChange {
     let until = Moment { clock: String::new(), at };
-    let taken = Some(Taken { token: format!("token {at}"), until, is_dead_letter });
-    LedgerChange::Claim { id, claim: Some(Claim { place: 0, since: noon(), taken }) }
+    let taken = Some(Taken { token: format!("token {at}"), until });
+    LedgerChange::Claim {
+        id,
+        claim: Some(Claim { place: 0, since: noon(), taken, machine: None, is_dead_letter }),
+    }
 }
 
 fn unclaim(id: i64) -> LedgerChange {

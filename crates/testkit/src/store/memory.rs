@@ -324,6 +324,7 @@ impl Store for MemoryStore {
             updated_at: None,
             held_by: None,
             ran_on: None,
+            elsewhere: Vec::new(),
             lease: None,
         };
         self.subscriptions.insert(consumer.clone(), subscription);

@@ -31,10 +31,10 @@ const LARGEST_PAGE: u64 = 256;
 /// A run on stdin that begins once it is stored that its events are claimed.
 pub(super) struct Due {
     pub place: u32,
-    lock: Lock,
+    pub lock: Lock,
     task: Task,
     attempt: u32,
-    events: Vec<i64>,
+    pub events: Vec<i64>,
     lines: Vec<u8>,
 }
 
@@ -45,7 +45,9 @@ impl Pool<'_, '_> {
     /// Gives handlers what they may have, starting as many as there may be.
     pub(super) fn give(&mut self) -> Result<()> {
         self.holds_back = false;
-        if self.closing.is_some() {
+        (self.wants, self.asks) = (false, 0);
+        self.note_places();
+        if self.closing.is_some() || !self.may_give() {
             return Ok(());
         }
         self.forget_sleeps()?;
@@ -55,6 +57,8 @@ impl Pool<'_, '_> {
             } else {
                 self.prepare_runs()?
             }
+            self.claim_given();
+            self.note_places();
             if !self.window.is_held_up() || self.closing.is_some() {
                 return Ok(());
             }
@@ -117,7 +121,7 @@ impl Pool<'_, '_> {
             }
             self.looked = Some(Instant::now());
             // Those that are not started yet are to have some, too.
-            let most = if self.is_probe || self.may_start_more() { 1 } else { room };
+            let most = if self.is_probe || self.has_free_place() { 1 } else { room };
             self.read_events(most, &mut |row, places, most_each| {
                 let place = places.iter_mut().filter(|place| place.takes(most_each));
                 if let (Some(row), Some(place)) = (row, place.min_by_key(|place| place.given.len())) {
@@ -179,9 +183,14 @@ impl Pool<'_, '_> {
         self.places.iter().any(|place| place.is_open() && place.given.is_empty())
     }
 
-    fn may_start_more(&self) -> bool {
-        let most = self.current.options.concurrency.unwrap_or(0) as usize;
+    fn has_free_place(&self) -> bool {
+        let most = self.current.options.concurrency.map_or(0, |_| self.most_places()) as usize;
         self.places.len() < most && self.may_start()
+    }
+
+    fn may_start_more(&mut self) -> bool {
+        self.wants |= self.is_pool() && self.places.len() >= self.most_places() as usize;
+        self.has_free_place() && self.has_reserved()
     }
 
     /// The handler that has the least to do, if it may be given another event. In a pool, one more is started if all
@@ -295,7 +304,11 @@ impl Pool<'_, '_> {
     }
 
     /// Passes an event to `take`, and returns its key.
-    fn read_event(&mut self, id: i64, take: &mut dyn FnMut(&Row<'_>)) -> Result<Option<Option<Key>>> {
+    pub(super) fn read_event(
+        &mut self,
+        id: i64,
+        take: &mut dyn FnMut(&Row<'_>),
+    ) -> Result<Option<Option<Key>>> {
         let supervisor = self.supervisor;
         let queue = open(supervisor, &mut self.queue)?;
         let (key, mut found) = (&self.key, None);
@@ -335,6 +348,13 @@ impl Pool<'_, '_> {
             && let Some((id, lines)) = self.next_dead_letter()?
         {
             let task = Task::DeadLetter(id);
+            if let Some(machine) = self.supervisor.machine() {
+                let machine = Some(machine.to_owned());
+                let claim = Claim { place, since: self.now(), machine, is_dead_letter: true, taken: None };
+                self.window.claim(id, claim);
+                self.unstored.insert(id);
+                self.changed.get_or_insert_with(Instant::now);
+            }
             self.due.push(Due { place, lock, task, attempt: 1, events: vec![id], lines });
             return Ok(true);
         }
@@ -379,7 +399,10 @@ impl Pool<'_, '_> {
             return Ok(false);
         };
         let since = self.now();
-        events.iter().for_each(|id| self.window.claim(*id, Claim { place, since, taken: None }));
+        let machine = self.supervisor.machine().map(str::to_owned);
+        let claim = Claim { place, since, machine, ..Claim::default() };
+        events.iter().for_each(|id| self.window.claim(*id, claim.clone()));
+        self.unstored.extend(&events);
         self.changed.get_or_insert_with(Instant::now);
         let (task, attempt) = match events.len() {
             1 => (Task::Single(last), self.window.tried(last).0.saturating_add(1)),
@@ -423,15 +446,19 @@ impl Place {
     }
 
     fn give(&mut self, id: i64, line: &[u8]) {
-        if let Some(pipes) = &mut self.pipes {
-            pipes.outbox().extend_from_slice(line);
+        match (&mut self.pipes, self.holds) {
+            (_, true) => drop(self.held.insert(id, line.to_vec())),
+            (Some(pipes), false) => pipes.outbox().extend_from_slice(line),
+            (None, false) => {}
         }
         self.given.insert(id, Instant::now());
     }
 
     fn give_row(&mut self, row: &Row<'_>) {
-        if let Some(pipes) = &mut self.pipes {
-            row.write_line(pipes.outbox());
+        match (&mut self.pipes, self.holds) {
+            (_, true) => row.write_line(self.held.entry(row.id).or_default()),
+            (Some(pipes), false) => row.write_line(pipes.outbox()),
+            (None, false) => {}
         }
         self.given.insert(row.id, Instant::now());
     }

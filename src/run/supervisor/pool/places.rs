@@ -28,7 +28,7 @@ const BEFORE_STOP: Duration = Duration::from_secs(1);
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The only place where there is no pool.
-const ONLY: u32 = 1;
+pub(super) const ONLY: u32 = 1;
 
 /// A handler at work.
 pub(super) struct Place {
@@ -43,6 +43,9 @@ pub(super) struct Place {
     pub began_with: (usize, i64),
     /// The events that it has, and since when.
     pub given: BTreeMap<i64, Instant>,
+    /// Whether it gets events only once their claims are stored, and those that it is to get then.
+    pub holds: bool,
+    pub held: BTreeMap<i64, Vec<u8>>,
     /// The dead letter that it has.
     pub dead: Option<i64>,
     /// When it began, by both clocks.
@@ -71,6 +74,8 @@ impl Place {
             attempt: 1,
             began_with: (0, 0),
             given: BTreeMap::new(),
+            holds: false,
+            held: BTreeMap::new(),
             dead: None,
             began: (Utc::now(), now),
             last_answer: now,
@@ -199,7 +204,9 @@ impl Pool<'_, '_> {
         let started = handler::start_kept(supervisor.files, &self.current, terms);
         match started {
             Ok((running, pipes)) => {
-                self.places.push(Place::new(number, Some((lock, guard)), running, Some(pipes)));
+                let place = Place::new(number, Some((lock, guard)), running, Some(pipes));
+                self.places.push(Place { holds: self.holds_lines(), ..place });
+                self.asks = 0;
                 self.log_start();
                 true
             }
@@ -265,7 +272,8 @@ impl Pool<'_, '_> {
         let supervisor = self.supervisor;
         let most = self.current.options.concurrency.unwrap_or(ONLY);
         // There may be fewer places than before.
-        if self.places.len() + self.due.len() + self.strangers.len() >= most as usize {
+        if self.places.len() + self.due.len() + self.strangers.len() >= self.most_places() as usize {
+            self.wants = true;
             return Ok(None);
         }
         for number in 1..=most {
@@ -291,9 +299,10 @@ impl Pool<'_, '_> {
 
     /// Lets handlers that are kept end, if there are more than there may be.
     pub(super) fn close_surplus(&mut self) {
-        let most = self.current.options.concurrency.unwrap_or(ONLY) as usize;
-        let surplus = self.places.iter_mut().filter(|place| place.is_open()).skip(most);
-        surplus.for_each(|place| place.close(Closing::Idle));
+        let most = self.most_places() as usize;
+        let mut open: Vec<&mut Place> = self.places.iter_mut().filter(|place| place.is_open()).collect();
+        open.sort_by_key(|place| place.given.is_empty());
+        open.into_iter().skip(most).for_each(|place| place.close(Closing::Idle));
     }
 
     /// Finds the places with processes that another supervisor has started.
@@ -323,7 +332,9 @@ impl Pool<'_, '_> {
         let mut over: BTreeMap<u32, Vec<i64>> = BTreeMap::new();
         for (id, claim) in self.window.ledger().claims() {
             let is_ours = self.places.iter().any(|place| place.number == claim.place)
-                || self.due.iter().any(|due| due.place == claim.place);
+                || self.due.iter().any(|due| due.place == claim.place)
+                // See `Pool::take_over`.
+                || claim.machine.as_deref().is_some_and(|of| Some(of) != self.supervisor.machine());
             if !is_ours && !self.strangers.contains(&claim.place) {
                 over.entry(claim.place).or_default().push(*id);
             }

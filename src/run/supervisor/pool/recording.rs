@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use chrono::Utc;
 
+use super::places::Place;
 use super::{COLLECT, Closing, Pool, SYNC_EVERY, Supervisor, open};
 use crate::error::Result;
 use crate::files::log::{Quoted, log};
@@ -113,15 +114,22 @@ impl Pool<'_, '_> {
         let is_ours = now.is_same(&self.current)
             && now.rewinds == self.current.rewinds
             && now.state.phase == Phase::Running
-            && now.state.supervisor == self.current.state.supervisor;
+            && self.is_ours(&now);
         if !is_ours {
             return Ok(false);
         }
+        let shares = self.supervisor.machine().filter(|own| {
+            // Until it claims what it gives, nobody else gives anything.
+            now.state.crews.get(*own).is_some_and(|crew| crew.claims)
+        });
         if now.revision != self.current.revision || now.last_acked_id != self.current.last_acked_id {
             let supervisor = self.supervisor;
             let queue = open(supervisor, &mut self.queue)?;
             let ledger = supervisor.retrying(|| queue.store.ledger(supervisor.consumer))?;
-            self.window.reload(ledger);
+            match shares {
+                Some(own) => self.share(ledger, own),
+                None => self.window.reload(ledger),
+            }
             if !self.window.changes().is_empty() {
                 self.changed.get_or_insert_with(Instant::now);
             }
@@ -137,6 +145,16 @@ impl Pool<'_, '_> {
         }
         self.uses_steps |= !now.state.asleep.is_empty();
         self.current = now;
+        self.find_others_keys()?;
+        self.note_places();
+        if self.is_joined() {
+            if self.is_kept() {
+                self.window.ended(&[self.current.single_upto()]);
+            }
+            if let Some(why) = self.current.state.reason.clone().filter(|_| self.stalls.is_none()) {
+                self.stall(why);
+            }
+        }
         self.close_surplus();
         Ok(true)
     }
@@ -144,7 +162,9 @@ impl Pool<'_, '_> {
     /// Stores what has been collected long enough. What the ends of runs on stdin have changed is stored at once, with
     /// the claims of the next ones.
     pub(super) fn store_when_due(&mut self) -> Result<()> {
-        let collect = if self.is_kept() { COLLECT } else { Duration::ZERO };
+        let is_held = |place: &Place| !place.held.is_empty() && place.held.len() == place.given.len();
+        let waits = self.is_kept() && !self.places.iter().any(is_held);
+        let collect = if waits { COLLECT } else { Duration::ZERO };
         if self.changed.is_some_and(|since| since.elapsed() >= collect) {
             self.store()?;
         }
@@ -174,8 +194,11 @@ impl Pool<'_, '_> {
     pub(super) fn record(&mut self, mut state: RunState, durable: bool) -> Result<()> {
         let supervisor = self.supervisor;
         while !self.is_void() {
+            self.claim_given();
+            // What others must not give has to survive a crash of the server.
+            let durable = durable || (self.has_others() && !self.unstored.is_empty());
             let update = RunUpdate {
-                state: state.clone(),
+                state: self.with_crew(state.clone()),
                 ledger: self.window.changes().to_vec(),
                 dead_letters: self.dead_letters.clone(),
                 runs: self.runs.clone(),
@@ -186,7 +209,9 @@ impl Pool<'_, '_> {
             let queue = open(supervisor, &mut self.queue)?;
             let recorded = supervisor.retrying(|| queue.store.update_run(&self.current, &update))?;
             if let Some(now) = recorded {
+                let before = self.crew_known();
                 self.current = now;
+                self.tell_others(before)?;
                 self.unsynced = if durable { None } else { self.unsynced.or_else(|| Some(Instant::now())) };
                 break;
             }
@@ -202,6 +227,7 @@ impl Pool<'_, '_> {
         }
         if self.is_void() {
             (self.changed, self.unsynced) = (None, None);
+            self.due.clear();
             return Ok(());
         }
         self.log_dead_letters();
@@ -217,11 +243,12 @@ impl Pool<'_, '_> {
         self.runs.clear();
         self.tally = Tally::default();
         self.changed = None;
+        self.hand_out();
         Ok(())
     }
 
     /// Says which events became dead letters, once that is stored.
-    fn log_dead_letters(&mut self) {
+    pub(super) fn log_dead_letters(&mut self) {
         let consumer = self.supervisor.consumer;
         for letter in std::mem::take(&mut self.dead_letters) {
             if let DeadLetterUpdate::Insert { event_id, attempts, .. } = letter {
@@ -269,11 +296,16 @@ impl Pool<'_, '_> {
         let now = Utc::now();
         let finish = |pool: &Pool<'_, '_>| {
             let state = pool.tally.applied_to(&pool.current.state);
+            let start_newest = pool.window.reached().max(newest);
+            if pool.is_joined() {
+                let start_newest = start_newest.max(state.start_newest);
+                return pool.left_to_others(RunState { start_newest, ..state });
+            }
             let state = RunState {
                 single_upto: pool.window.single_upto(),
-                start_newest: pool.window.reached().max(newest),
+                start_newest,
                 deferred: pool.deferred,
-                ..state.idle()
+                ..pool.without_crew(state).idle()
             };
             match &pool.then {
                 // It was asked for at the last moment.
@@ -301,10 +333,18 @@ impl Pool<'_, '_> {
             .retrying(|| {
                 let newest = queue.store.newest()?;
                 control::update(queue, seen, |current| {
+                    let own = supervisor.machine();
                     let is_ours = current.state.phase == Phase::Running
-                        && current.state.supervisor == seen.state.supervisor;
-                    let state = RunState { ended: Some(now), ..tally.runs_applied_to(&current.state.idle()) };
-                    let cancel_retries = current.state.stop.is_some();
+                        && match own {
+                            Some(own) => current.state.crews.contains_key(own),
+                            None => current.state.supervisor == seen.state.supervisor,
+                        };
+                    let state = own.map_or(current.state.clone(), |own| current.state.without_crew(own));
+                    let left = Subscription { state, ..current.clone() };
+                    let is_last = !supervisor.is_at_work_elsewhere(&left);
+                    let state = if is_last { left.state.idle() } else { left.state };
+                    let state = RunState { ended: Some(now), ..tally.runs_applied_to(&state) };
+                    let cancel_retries = is_last && current.state.stop.is_some();
                     let state = if cancel_retries {
                         RunState { start_newest: newest, ..state.stalled(STOPPED) }
                     } else {
@@ -331,7 +371,7 @@ impl Pool<'_, '_> {
                 dead_letters: self.dead_letters.clone(),
                 runs: self.runs.clone(),
                 figures: self.tally.counted(),
-                cancel_retries: self.current.state.stop.is_some(),
+                cancel_retries: self.current.state.stop.is_some() && !self.is_joined(),
                 durable: true,
                 ..RunUpdate::default()
             };

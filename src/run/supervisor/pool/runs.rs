@@ -356,7 +356,23 @@ impl Pool<'_, '_> {
     }
 
     /// The supervisor of a run was killed, and no process of the run is left. How it ended is not known.
-    pub(super) fn abandoned(&mut self, events: Vec<i64>) {
+    pub(super) fn abandoned(&mut self, mut events: Vec<i64>) {
+        events.retain(|id| {
+            let is_dead = self.window.ledger().claims().get(id).is_some_and(|claim| claim.is_dead_letter);
+            // It is still to be tried once more.
+            if is_dead {
+                self.window.drop_taken(*id);
+            }
+            !is_dead
+        });
+        self.changed.get_or_insert_with(Instant::now);
+        if events.is_empty() {
+            return;
+        }
+        if self.is_kept() {
+            self.window.ended(&events);
+            events.drain(1..).for_each(|id| self.window.give_back(id));
+        }
         let claims = self.window.ledger().claims();
         let began = events.iter().filter_map(|id| Some(claims.get(id)?.since)).min();
         let (now, attempt) = (

@@ -1,0 +1,232 @@
+//! A pool whose places two machines share.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use thread_testkit::{names, postgres::Server, wait_until};
+
+use crate::machine::{Machine, Proxy};
+
+/// What `hold ID KEY` makes of a handler: it locks its event, its key and one of four places, and notes when both machines
+/// are at work.
+pub const HOLD: &str = r#"hold() {
+    exec 8>"lock-$1" 9>"lock-key$2"
+    flock -n 8 || echo "two of event $1" >>overlaps
+    flock -n 9 || echo "two of key $2" >>overlaps
+    for place in 1 2 3 4 none; do
+        [ $place = none ] && echo "more than four at once, with $1" >>overlaps && break
+        exec 7>"place-$place"
+        flock -n 7 && break
+    done
+    exec 6>"machine-$(echo "$XDG_STATE_HOME" | tr / _)"
+    flock -s 6
+    at_work=0
+    for machine in machine-*; do flock -n -x "$machine" true 6>&- 7>&- 8>&- 9>&- || at_work=$((at_work + 1)); done
+    [ $at_work -lt 2 ] || : >both
+}
+let_go() { exec 6>&- 7>&- 8>&- 9>&-; }
+"#;
+
+const HANDLE: &str = r#"handle() {
+    id=${1#*:}; id=${id%%,*}; key=${1##*key_}; key=${key%%_*}
+    hold "$id" "$key"
+    case $id in
+    *5)
+        if [ "$XDG_STATE_HOME" = "$(cat slow)" ] && ! grep -qx "$id" slept; then
+            echo "$id" >>slept
+            exec sleep 60
+        fi
+        ;;
+    esac
+    sleep 0.1
+    echo "$id" >>done
+    let_go
+}
+"#;
+
+const ONCE: &str = "while IFS= read -r line; do handle \"$line\"; done";
+
+const KEPT: &str = r#"while IFS= read -r line; do handle "$line"; echo "{\"ack\":$id}"; done"#;
+
+const LEASE: &[&str] = &["--lease", "12s"];
+
+/// Machines that share a pool of four, the first one over a link that can be cut.
+struct Shared {
+    machines: [Machine; 2],
+    one: Machine,
+    proxy: Proxy,
+    pushed: i64,
+    server: Server,
+}
+
+impl Shared {
+    fn new() -> Option<Shared> {
+        let server = Server::start()?;
+        server.psql("CREATE ROLE cutoff SUPERUSER LOGIN PASSWORD 'secret'");
+        let direct = server.location_of("cutoff", "inbox");
+        let proxy = Proxy::to(server.port);
+        let mut machines = [Machine::new(&direct), Machine::new(&direct)];
+        let one = Machine::new(&direct);
+        let port = proxy.port;
+        machines[0].location =
+            format!("postgres://cutoff@127.0.0.1:{port}/postgres?schema=cutoff&sslmode=disable#inbox");
+        machines[0].variables.push(("PGPASSWORD", "secret".to_owned()));
+        one.ok(&["init", &direct]);
+        for name in ["slow", "slept"] {
+            fs::write(one.path(name), "").unwrap();
+        }
+        Some(Shared { machines, one, proxy, pushed: 0, server })
+    }
+
+    fn home(&self) -> PathBuf {
+        self.one.path("")
+    }
+
+    fn subscribe(&self, deliver: &str, concurrency: &str, comment: &str, more: &[&str]) {
+        let rest = if deliver == "stdin" { ONCE } else { KEPT };
+        let handler = format!("cd '{}'; {HOLD}{HANDLE}{rest} # {comment}", self.home().display());
+        let options = ["--deliver", deliver, "--concurrency", concurrency, "--key", "content"];
+        let patient = ["--backoff", "50ms", "--max-attempts", "never", "--batch-size", "2"];
+        self.one.ok(&[&["subscribe", "bot", &handler][..], &options, &patient, more].concat());
+    }
+
+    fn push(&mut self, count: i64) {
+        let lines: String = (0..count).map(|n| format!("key_{}_\n", (self.pushed + n) % 16)).collect();
+        self.one.ok_with_stdin(&["push", "--lines"], &lines);
+        self.pushed += count;
+    }
+
+    fn wait_for_both(&mut self) {
+        drop(fs::remove_file(self.home().join("both")));
+        wait_until("both machines to be at work at once", || {
+            if self.pushed - self.one.bot("last_acked_id").as_i64().unwrap() < 40 {
+                self.push(8);
+            }
+            self.home().join("both").exists()
+        });
+    }
+
+    fn wait_for_all(&mut self) {
+        wait_until("all to be handled", || {
+            self.machines.iter_mut().for_each(|machine| machine.revive_worker(LEASE));
+            self.one.bot("last_acked_id") == self.pushed
+        });
+        assert_eq!(self.ids("done"), (1..=self.pushed).collect());
+        assert_eq!(self.lines("overlaps"), "");
+    }
+
+    fn ids(&self, name: &str) -> BTreeSet<i64> {
+        self.lines(name).lines().map(|id| id.parse().unwrap()).collect()
+    }
+
+    fn lines(&self, name: &str) -> String {
+        fs::read_to_string(self.home().join(name)).unwrap_or_default()
+    }
+
+    /// On how many machines handlers are at work. Not by their places: one that is looked at seems to be taken.
+    fn at_work(&self) -> usize {
+        let names = names(&self.home()).into_iter().filter(|name| name.starts_with("machine-"));
+        let is_held = |name: &String| {
+            let file = self.home().join(name);
+            !Command::new("flock").arg("-n").arg(file).arg("true").status().unwrap().success()
+        };
+        names.filter(is_held).count()
+    }
+
+    fn start(&mut self) {
+        self.machines.iter_mut().for_each(|machine| machine.start_worker(LEASE));
+    }
+}
+
+fn a_link_is_cut(deliver: &str) {
+    let Some(mut shared) = Shared::new() else { return };
+    shared.subscribe(deliver, "4", "", &[]);
+    shared.push(40);
+    shared.start();
+    shared.wait_for_both();
+    let state = shared.machines[0].path("state");
+    fs::write(shared.home().join("slow"), state.to_str().unwrap()).unwrap();
+    wait_until("slow handlers", || {
+        if shared.pushed - shared.one.bot("last_acked_id").as_i64().unwrap() < 40 {
+            shared.push(8);
+        }
+        !shared.lines("slept").is_empty()
+    });
+    shared.proxy.cut();
+    fs::write(shared.home().join("slow"), "").unwrap();
+    let pushed = shared.pushed;
+    wait_until("the machine that was cut off to be gone", || {
+        let gone = "SELECT count(*) FROM cutoff.leases WHERE consumer_id LIKE 'bot~%'";
+        shared.server.psql(gone) == "1"
+    });
+    wait_until("the rest to be handled", || {
+        let done = shared.ids("done");
+        (1..=pushed).all(|id| done.contains(&id))
+    });
+    shared.proxy.heal();
+    shared.wait_for_both();
+    shared.one.ok(&["stop", "bot"]);
+    wait_until("the handlers to end", || shared.at_work() == 0);
+    shared.one.ok(&["resume", "bot"]);
+    shared.wait_for_all();
+}
+
+#[test]
+fn runs_of_two_machines_share_a_pool_and_one_is_cut_off() {
+    a_link_is_cut("stdin");
+}
+
+#[test]
+fn kept_handlers_of_two_machines_share_a_pool_and_one_is_cut_off() {
+    a_link_is_cut("ndjson");
+}
+
+fn requests_are_followed(deliver: &str) {
+    let Some(mut shared) = Shared::new() else { return };
+    shared.subscribe(deliver, "4", "", &[]);
+    shared.push(60);
+    shared.start();
+    shared.wait_for_both();
+    let until = Instant::now() + Duration::from_secs(12);
+    let mut count = 0;
+    while Instant::now() < until {
+        count += 1;
+        match count % 6 {
+            0 => {
+                shared.one.ok(&["pause", "bot"]);
+                wait_until("the handlers to end", || shared.at_work() == 0);
+                shared.one.ok(&["resume", "bot"]);
+            }
+            1 => drop(shared.one.ok(&["seek", "bot", "0"])),
+            2 => shared.subscribe(deliver, "2", "", &["--replace"]),
+            3 => shared.subscribe(deliver, "4", &count.to_string(), &["--replace"]),
+            4 => {
+                shared.one.ok(&["unsubscribe", "bot"]);
+                shared.subscribe(deliver, "4", "", &["--from", "0"]);
+            }
+            _ => {
+                drop(shared.one.run(&["stop", "bot"]));
+                shared.one.ok(&["resume", "bot"]);
+            }
+        }
+        shared.push(4);
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    shared.wait_for_all();
+    shared.push(60);
+    shared.wait_for_both();
+    shared.wait_for_all();
+}
+
+#[test]
+fn requests_reach_the_runs_of_both_machines() {
+    requests_are_followed("stdin");
+}
+
+#[test]
+fn requests_reach_the_kept_handlers_of_both_machines() {
+    requests_are_followed("ndjson");
+}

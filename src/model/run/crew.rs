@@ -1,0 +1,79 @@
+//! The machines that share the places of a pool.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{ProcessId, RunState};
+use crate::model::time::Time;
+
+/// What a machine does for a pool. It has a lease for that as long as it is there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Crew {
+    pub supervisor: Option<ProcessId>,
+    /// As [`RunState::home`].
+    pub home: Option<(u64, u64)>,
+    /// When the pool began to work, and with which subscription and cursor: if these are others now, it is not known which
+    /// events this machine's handlers have, and they finish nothing.
+    pub since: Option<Time>,
+    pub token: String,
+    pub rewinds: i64,
+    /// How many places it has.
+    pub places: u32,
+    /// It could use more.
+    pub wants: bool,
+    /// Whether it stores a claim before it gives an event. Otherwise others have to wait until it does.
+    pub claims: bool,
+    /// It tries one event after the consumer has stalled.
+    pub probes: bool,
+}
+
+/// One of which nothing is known but that it is there.
+impl Default for Crew {
+    fn default() -> Crew {
+        Crew {
+            supervisor: None,
+            home: None,
+            since: None,
+            token: String::new(),
+            rewinds: 0,
+            places: 0,
+            wants: false,
+            claims: true,
+            probes: false,
+        }
+    }
+}
+
+/// All of them, by their machines.
+pub type Crews = BTreeMap<String, Crew>;
+
+/// How many places a machine may have of `all`: those that others do not have, and if one of them could use more, no more
+/// than its share. A machine that has more than that lets them go as its runs end.
+pub fn allotment(crews: &Crews, machine: &str, all: u32) -> u32 {
+    let others = crews.iter().filter(|(other, _)| *other != machine);
+    let taken = others.clone().fold(0_u32, |sum, (_, crew)| sum.saturating_add(crew.places));
+    let free = all.saturating_sub(taken);
+    if !others.clone().any(|(_, crew)| crew.wants) {
+        return free;
+    }
+    let count = u32::try_from(others.count()).unwrap_or(u32::MAX).saturating_add(1);
+    let before = crews.keys().take_while(|other| other.as_str() < machine).count();
+    let has_rest = u32::try_from(before).is_ok_and(|before| before < all % count);
+    free.min(all / count + u32::from(has_rest))
+}
+
+impl RunState {
+    /// Without a machine. Where it was the last one, the run is over.
+    pub fn without_crew(&self, machine: &str) -> RunState {
+        let mut state = self.clone();
+        state.crews.remove(machine);
+        if let Some(next) =
+            state.crews.values().find(|crew| crew.supervisor.is_some() && crew.since == state.since)
+        {
+            (state.supervisor, state.home) = (next.supervisor.clone(), next.home);
+        }
+        state
+    }
+}
