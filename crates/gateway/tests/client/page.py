@@ -1218,7 +1218,9 @@ async def commands_are_answered_here_alone_and_what_is_large_is_a_link():
             await expect(links).to_have_count(2)
             async with tab.context.expect_page() as opened:
                 await links.first.click()
-            assert len(await (await opened.value).inner_text("body")) >= 2_000_000
+            whole = await opened.value
+            await whole.wait_for_load_state()
+            assert len(await whole.inner_text("body")) >= 2_000_000
 
 
 async def a_reader_who_has_scrolled_up_stays_where_he_is():

@@ -140,13 +140,13 @@ async def the_page_speaks_the_language_of_its_reader():
             await expect(tab.locator(".needing")).to_have_attribute("aria-label", "1 Queue braucht Aufmerksamkeit.")
             await tab.get_by_role("link", name="Queues", exact=True).click()
             await tab.get_by_role("link", name="inbox", exact=True).click()
-            await expect(tab.locator(".verdict")).to_have_text("2 Dead Letters.")
+            await expect(tab.locator(".verdict")).to_have_text("1 Consumer braucht Aufmerksamkeit: seller. 2 Dead Letters.")
             await expect(tab.locator(".consumer .state")).to_contain_text("untätig")
             await expect(tab.get_by_role("link", name="2 Ereignisse").last).to_be_visible()
             assert set(loaded) == {"de.js"}, loaded
             # Chosen once, it stays.
             await tab.get_by_label("Sprache").select_option("en")
-            await expect(tab.locator(".verdict")).to_have_text("2 dead letters.")
+            await expect(tab.locator(".verdict")).to_have_text("1 consumer needs attention: seller. 2 dead letters.")
             await tab.reload()
             await expect(tab.get_by_label("Language")).to_have_value("en")
             await expect(tab.locator("html")).to_have_attribute("lang", "en")

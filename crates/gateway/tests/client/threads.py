@@ -522,7 +522,7 @@ async def read_only_allows_only_reading():
         assert look.get()["read_only"] and look.get("/inbox")["read_only"] and look.get("/inbox")["events"] == 1
         writes = [path for path, methods in look.description["paths"].items() if "post" in methods]
         assert len(writes) > 10
-        for path in [path.format(thread="inbox", consumer="bot", name="x", id="x") for path in writes if not path.endswith("/login")]:
+        for path in [path.format(thread="inbox", consumer="bot", name="x", id="x", scheduled="s1") for path in writes if not path.endswith("/login")]:
             answer = look.http.post(path, json={})
             assert answer.status_code == 403 and "--read-only" in answer.text, (path, answer.text)
         # Its thread is unchanged, and conversations can be read too.
@@ -569,7 +569,7 @@ async def strangers_and_hostile_ids_get_nowhere():
         # Without the token, with another, from another page, under another name.
         # Senders of webhooks have no token: they sign.
         for path in [path for path in look.description["paths"] if not path.startswith("/hooks/")]:
-            path = path.format(thread="inbox", event="1", consumer="c", run="1", session=session, id="1")
+            path = path.format(thread="inbox", event="1", consumer="c", run="1", session=session, id="1", scheduled="s1")
             for headers in {}, {"Authorization": "Bearer x"}, {"Cookie": f"thread_{gateway.port}=x"}:
                 assert raw(gateway, "GET", path, token=False, **headers)[0] == 401, path
             for headers in {"Origin": "https://evil.example"}, {"Host": "evil.example"}:
