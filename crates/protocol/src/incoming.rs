@@ -270,6 +270,7 @@ mod tests {
                     "error",
                     "source",
                     "unreported",
+                    "refused",
                 ];
                 let may_lack = optional.contains(&key.as_str())
                     && !(key == "messageId" && ["message", "final"].contains(&name))
