@@ -48,8 +48,7 @@ fn scenario(module: &str, name: &str) {
     };
     // Scenarios that load the machine as much as possible run one after another.
     static LOADED: Mutex<()> = Mutex::new(());
-    let _turn =
-        ["leaving", "load"].contains(&module).then(|| LOADED.lock().unwrap_or_else(PoisonError::into_inner));
+    let _turn = (module == "leaving").then(|| LOADED.lock().unwrap_or_else(PoisonError::into_inner));
     program("thread-agent");
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut command = Command::new(python);
