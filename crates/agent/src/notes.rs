@@ -26,7 +26,7 @@ const MEMORY: &str = "memory";
 const LONGEST_KEY: usize = 256;
 const LONGEST_TEXT: usize = 64 * 1024;
 
-/// How much of the notes a prompt has, in bytes, with what is said about them.
+/// How much of the notes a prompt has, in bytes, including the introduction to them.
 const IN_PROMPT: usize = 4 * 1024;
 
 /// How many notes `memory_list` names.

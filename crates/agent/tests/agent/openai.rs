@@ -182,7 +182,7 @@ fn clearing_and_cancelling_change_what_the_model_gets() {
     let last = requests(&talk).pop().unwrap();
     let said = "user: two and three and four and five and six and seven and eight";
     assert_eq!(prompt(&last), [said, &format!("assistant: {partial}"), "user: nine"]);
-    // The process that was asked to stop is the same that goes on.
+    // The process that was asked to stop has continued.
     assert_eq!(talk.is_settled(), Ok(()));
 }
 

@@ -220,7 +220,7 @@ fn a_tool_that_is_not_read_only_asks_as_permit_says() {
     let id = talk.say(&message);
     let asked = talk.until("two requests", |_| Some(permissions(&talk)).filter(|asked| asked.len() == 2));
     assert_eq!((asked[0].title.as_str(), &asked[0].arguments), ("t__note", &json!({ "text": "a" })));
-    // What needs none is made meanwhile.
+    // Calls that need no permission are made at once.
     talk.until("a result", |_| (results(&talk).len() == 1).then_some(()));
     permit(&talk, &asked[0].request_id, "nonsense");
     permit(&talk, &asked[0].request_id, "allow");

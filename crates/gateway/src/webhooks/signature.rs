@@ -35,7 +35,7 @@ pub struct Signed {
     pub kind: Option<String>,
 }
 
-/// Why a webhook is refused. What is said to strangers is only that it is.
+/// Why a webhook is refused. Strangers only learn that it is.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Refused {
     /// It is not signed by the secret, or at another time.

@@ -416,8 +416,7 @@ fn two_machines_share_a_pool() {
         given(1, (2, 2), (0, 1, 0)),
     ] {
         let states = explore(World::first(given), Wrong::Nothing).unwrap();
-        println!("{given:?}: {states} states");
-        assert!(states > 1000, "{states}");
+        assert!(states > 1000, "{given:?}: {states}");
     }
 }
 

@@ -256,7 +256,7 @@ impl Exchange {
     }
 }
 
-/// The parts of the input that an agent gets with a message, beside its tools.
+/// The parts of the input that an agent gets with a message, in addition to its tools.
 pub fn instructions(texts: &[String]) -> Option<Value> {
     let about =
         |text: &String| serde_json::json!({ "description": "instructions of the client", "value": text });
