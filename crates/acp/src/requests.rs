@@ -96,7 +96,15 @@ pub async fn new_session(
     let made = client.call::<SessionsNew>(&params).await.map_err(|e| problems.of(&e))?;
     // What its agent has is known once that has been started, for the first message.
     let choices = Choices::new(client.agents(), made.agent, Vec::new());
-    let unused = Servers { root, named: request.mcp_servers }.keep(&made.session_id, &choices)?;
+    let unused = match (Servers { root, named: request.mcp_servers }).keep(&made.session_id, &choices) {
+        Ok(unused) => unused,
+        Err(why) => {
+            // The editor does not learn its id.
+            let params = DeleteParams { session_id: made.session_id };
+            client.call::<SessionsDelete>(&params).await.map_err(|e| problems.of(&e))?;
+            return Err(why);
+        }
+    };
     let mut response = NewSessionResponse::new(made.session_id.clone());
     response = response.modes(choices.modes()).config_options(choices.options());
     response = response.meta(ignored(!takes_cwd, unused));

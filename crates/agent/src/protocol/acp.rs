@@ -63,8 +63,10 @@ pub struct Acp {
     /// The session that the agent has now, if it is another: it has begun one itself. Prompts still name the first, by
     /// which the agent knows this client; another process loads this one.
     newest: Option<String>,
-    /// The prompt that waits for the session.
+    /// The prompt that waits for the session, or for the answer to a choice.
     waiting: Option<Prompt>,
+    /// Why a choice was refused, while others are not answered yet.
+    refused: Option<String>,
     can_load: bool,
     can_resume: bool,
     /// It takes a prompt while it works on another (`promptQueueing`).
@@ -336,6 +338,7 @@ impl Acp {
                 return Vec::new();
             }
             let shown: String = String::from_utf8_lossy(line).trim().chars().take(80).collect();
+            let shown = self.servers.without_secrets(shown);
             let error = format!("the agent program does not speak the Agent Client Protocol: {shown}");
             return vec![Output::Done(Done::Broken(error))];
         };
@@ -408,8 +411,11 @@ impl Protocol for Acp {
 
     fn forget_ahead(&mut self) {
         let prompts: Vec<u64> = self.prompts().collect();
-        if let [_, ahead, ..] = prompts[..] {
-            self.requests.remove(&ahead);
+        match prompts[..] {
+            [_, ahead, ..] => drop(self.requests.remove(&ahead)),
+            // It waits until the agent has answered a choice.
+            [_] => self.waiting = None,
+            [] => {}
         }
     }
 
@@ -427,7 +433,7 @@ impl Protocol for Acp {
     fn cancel(&mut self, out: &mut Vec<u8>) -> bool {
         let Some(session) = self.session.clone() else { return false };
         // It has not been given the prompt yet.
-        if self.waiting.take().is_some() {
+        if self.prompts().next().is_none() && self.waiting.take().is_some() {
             return false;
         }
         let params = CancelNotification::new(session);

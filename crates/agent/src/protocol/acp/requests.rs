@@ -101,7 +101,9 @@ impl Acp {
 
     /// Sends the prompt that has waited for the session, once the agent has what was chosen. Says which options it has.
     fn may_begin(&mut self, refused: Option<String>, out: &mut Vec<u8>) -> Vec<Output> {
+        let refused = refused.or(self.refused.take());
         if self.is_open(Request::SetOption) {
+            self.refused = refused;
             return Vec::new();
         }
         let opened = self.opened.take();
@@ -127,7 +129,8 @@ impl Acp {
     ) -> Result<Vec<Output>, Done> {
         if let Some(error) = message.get("error") {
             if request == Request::SetOption {
-                let refused = self.options.is_refused(id, &error_text(error));
+                let why = self.servers.without_secrets(error_text(error));
+                let refused = self.options.is_refused(id, &why);
                 return Ok(self.may_begin(refused, out));
             }
             // The agent may no longer have the session, or have it only to load.

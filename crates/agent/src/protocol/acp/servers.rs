@@ -86,9 +86,15 @@ impl Servers {
 
     /// A text of the agent without the values that only it may know.
     pub fn without_secrets(&self, text: String) -> String {
-        let secrets =
-            self.editors.iter().flat_map(secrets_of).filter(|secret| secret.len() >= SHORTEST_SECRET);
-        secrets.fold(text, |text, secret| text.replace(secret, "…"))
+        let secrets = self.editors.iter().flat_map(secrets_of);
+        let mut secrets: Vec<&str> = secrets.filter(|secret| secret.len() >= SHORTEST_SECRET).collect();
+        // One may be the beginning of another.
+        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+        secrets.into_iter().fold(text, |text, secret| {
+            // As it is, and as in JSON.
+            let quoted = Value::from(secret).to_string();
+            text.replace(secret, "…").replace(&quoted[1..quoted.len() - 1], "…")
+        })
     }
 }
 
@@ -145,6 +151,12 @@ mod tests {
             json!([stdio, http("http"), http("sse")])
         );
         assert_eq!(none.without_secrets("a secret is hidden".into()), "a … is …");
+        let long = json!([{ "name": "b", "command": "/b", "args": [], "env": [
+            { "name": "A", "value": "secret" }, { "name": "B", "value": "secret and \"more\"" },
+        ] }]);
+        std::fs::write(folder.path().join(EDITORS_SERVERS), long.to_string()).unwrap();
+        let text = "secret and \"more\", secret, {\"x\":\"secret and \\\"more\\\"\"}";
+        assert_eq!(servers(folder.path()).without_secrets(text.into()), "…, …, {\"x\":\"…\"}");
         let left_out = none.can_be(&McpCapabilities::new().http(true)).unwrap();
         assert!(left_out.ends_with(": sse"), "{left_out}");
         assert_eq!(none.for_agent().len(), 2);
