@@ -145,7 +145,8 @@ fn walk(
 ) -> Result<()> {
     let mut at = queue.store.first_after(0)?.map_or(0, |first| first - 1);
     while at < plan.upto {
-        if !request.force && first_held(queue)? != plan.hold {
+        if !request.force && first_held(queue)?.is_some_and(|first| plan.hold.is_none_or(|hold| first < hold))
+        {
             plan.hold_back(queue, request)?;
             continue;
         }

@@ -122,6 +122,14 @@ pub struct Claim {
     pub is_dead_letter: bool,
 }
 
+impl Claim {
+    /// Whether a stored claim is this one: the times that are stored are whole milliseconds.
+    pub fn is_stored_as(&self, stored: &Claim) -> bool {
+        let of = |claim: &Claim| (claim.place, claim.since.timestamp_millis());
+        self.machine == stored.machine && of(self) == of(stored)
+    }
+}
+
 /// The claim of a program that takes events by itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Taken {
@@ -257,6 +265,18 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_stored_claim_has_lost_its_microseconds() {
+        let since = "2026-11-28T02:00:00.123456Z".parse().unwrap();
+        let claim = Claim { place: 2, since, machine: Some("one".into()), ..Claim::default() };
+        let stored = Claim { since: "2026-11-28T02:00:00.123Z".parse().unwrap(), ..claim.clone() };
+        assert!(claim.is_stored_as(&stored));
+        assert!(!claim.is_stored_as(&Claim { place: 3, ..stored.clone() }));
+        assert!(!claim.is_stored_as(&Claim { machine: Some("two".into()), ..stored.clone() }));
+        let later = "2026-11-28T02:00:00.124Z".parse().unwrap();
+        assert!(!claim.is_stored_as(&Claim { since: later, ..stored }));
+    }
 
     proptest! {
         /// Against a set of ids.

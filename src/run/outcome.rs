@@ -87,7 +87,8 @@ pub fn record_end_and_start(
         let interrupted = interrupted && acknowledge.is_none();
         let stopped = state.stop.is_some();
         let ended = Ended { task, exit, stopped, interrupted, cursor, rewound, pending, asleep, now };
-        let counted = acknowledged_during(queue, &current)?;
+        let counts = acknowledge.is_some_and(|upto| current.last_acked_id < upto);
+        let counted = if counts { acknowledged_during(queue, &current)? } else { 0 };
         let mut update = end_update(&current, &ended, acknowledge, (output, span), scan.newest, counted);
         let may_follow = pending
             && !stopped

@@ -62,10 +62,11 @@ static EPOCHS: Mutex<Option<HashMap<(PathBuf, ConsumerId), i64>>> = Mutex::new(N
 /// [`Error::Fenced`].
 pub fn fence(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<()> {
     let Some(epoch) = own_epoch(session, consumer) else { return Ok(()) };
-    // No epoch is given twice, so it does not matter which of the two has it.
-    let sql = "SELECT epoch FROM @leases WHERE thread = $1 AND consumer_id IN ($2, $3) AND epoch = $4";
-    let own = name_of(consumer, Machine::of(session.target)?.id());
-    match session.number(sql, &[text(&consumer.as_str()), text(&own), int(&epoch)])? {
+    // No epoch is given twice, so it does not matter which of them has it; and a handler may have another state directory
+    // than its machine.
+    let sql = "SELECT epoch FROM @leases WHERE thread = $1 AND epoch = $3 \
+               AND (consumer_id = $2 OR starts_with(consumer_id, $2 || '~'))";
+    match session.number(sql, &[text(&consumer.as_str()), int(&epoch)])? {
         Some(_) => Ok(()),
         None => Err(Error::Fenced(consumer.clone())),
     }

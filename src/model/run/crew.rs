@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ProcessId, RunState};
+use super::{ProcessId, RunState, STOPPED};
 use crate::model::time::Time;
 
 /// What a machine does for a pool. It has a lease for that as long as it is there.
@@ -65,6 +65,16 @@ pub fn allotment(crews: &Crews, machine: &str, all: u32) -> u32 {
 }
 
 impl RunState {
+    /// Without any machine at work: what was decided about the consumer before still counts. `newest` is the newest event.
+    pub fn left_by_all(&self, newest: i64) -> RunState {
+        let why = if self.stop.is_some() { Some(STOPPED) } else { self.reason.as_deref() };
+        let state = RunState { asleep: self.asleep.clone(), ..self.idle() };
+        match why {
+            Some(why) => RunState { start_newest: newest, ..state.stalled(why) },
+            None => state,
+        }
+    }
+
     /// Without a machine. Where it was the last one, the run is over.
     pub fn without_crew(&self, machine: &str) -> RunState {
         let mut state = self.clone();

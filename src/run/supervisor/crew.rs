@@ -3,7 +3,7 @@
 use super::Supervisor;
 use crate::error::Result;
 use crate::files::log::log;
-use crate::model::run::{Crew, Deliver, Phase, ProcessId, RunState};
+use crate::model::run::{Crew, Phase, ProcessId, RunState};
 use crate::model::subscription::Subscription;
 use crate::queue::Queue;
 use crate::run::control;
@@ -40,7 +40,9 @@ impl Supervisor<'_> {
             since: state.since,
             token: subscription.token.clone(),
             rewinds: subscription.rewinds,
-            claims: subscription.options.deliver == Deliver::Stdin || !state.crews.is_empty(),
+            claims: !state.crews.is_empty(),
+            // A stalled consumer tries one event first.
+            probes: subscription.state.phase == Phase::Stalled,
             ..Crew::default()
         }
     }
@@ -76,7 +78,7 @@ impl Supervisor<'_> {
         let is_last = left.state.phase == Phase::Running && !self.is_at_work_elsewhere(&left);
         let state = match is_last {
             true if !claims => return self.record_abandoned(queue, &left).map(drop),
-            true => left.state.idle(),
+            true => left.state.left_by_all(queue.store.newest()?),
             false => left.state,
         };
         queue.store.update_run(subscription, &RunUpdate::state(state)).map(drop)
@@ -91,12 +93,13 @@ impl Supervisor<'_> {
         }
         let left = self.open().and_then(|mut queue| {
             let Some(seen) = queue.store.subscription(self.consumer)? else { return Ok(()) };
+            let newest = queue.store.newest()?;
             control::update(&mut queue, &seen, |current| {
                 let is_among = current.state.crews.contains_key(own);
                 let state = current.state.without_crew(own);
                 let left = Subscription { state, ..current.clone() };
                 let is_last = left.state.phase == Phase::Running && !self.is_at_work_elsewhere(&left);
-                let state = if is_last { left.state.idle() } else { left.state };
+                let state = if is_last { left.state.left_by_all(newest) } else { left.state };
                 is_among.then(|| RunUpdate::state(state))
             })
             .map(drop)

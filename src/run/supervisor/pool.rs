@@ -337,6 +337,8 @@ impl Pool<'_, '_> {
             // which holds back no events.
             && (!self.strangers.is_empty()
                 || self.starts_after.is_some_and(is_due)
+                // Alone, the consumer would wait. With others at work, only this machine does.
+                || (self.is_joined() && matches!(self.then, Then::Wait(until) if until > self.now()))
                 // Other machines are to let go of places, or to say what they have.
                 || self.waits_for_others()
                 || (self.current.has_retry() && self.dead_after.is_some_and(is_due))

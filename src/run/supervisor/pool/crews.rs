@@ -113,13 +113,7 @@ impl Pool<'_, '_> {
     fn crew_now(&self) -> Option<Crew> {
         let crew = self.crew()?.clone();
         let (places, wants) = (self.places().max(self.asks), self.wants && self.has_others());
-        Some(Crew {
-            places,
-            wants,
-            claims: !self.is_kept() || self.has_others(),
-            probes: self.is_probe,
-            ..crew
-        })
+        Some(Crew { places, wants, claims: self.has_others(), probes: self.is_probe, ..crew })
     }
 
     /// What others do not know of its places is stored.
@@ -172,10 +166,8 @@ impl Pool<'_, '_> {
     pub(super) fn share(&mut self, stored: Ledger, machine: &str) {
         let known = self.window.ledger().claims();
         let is_stored = |id: &i64| {
-            let of = |claim: &Claim| (claim.place, claim.since, claim.machine.clone());
-            stored.claims().get(id).is_some_and(|claim| {
-                claim.machine.as_deref() == Some(machine) && known.get(id).map(of) == Some(of(claim))
-            })
+            let (stored, known) = (stored.claims().get(id), known.get(id));
+            stored.zip(known).is_some_and(|(stored, known)| known.is_stored_as(stored))
         };
         // It may have been stored though that seemed to fail.
         self.unstored.retain(|id| !is_stored(id));
@@ -265,11 +257,13 @@ impl Pool<'_, '_> {
         }
         log!(supervisor.files, Warn, "dispatch: consumer={} machine={lost} is gone", supervisor.consumer);
         self.store()?;
-        if self.current.state.crews.get(&lost).is_some_and(|crew| !crew.claims) {
+        if self.is_kept() && self.current.state.crews.get(&lost).is_some_and(|crew| !crew.claims) {
             let upto = self.window.ledger().cursor().saturating_add(SUSPECTS);
             self.window.ended(&[self.current.state.start_newest.min(upto)]);
         }
-        while !self.is_void() && self.current.state.crews.contains_key(&lost) {
+        // Unless it has come back.
+        let is_gone = |now: &Subscription| !now.elsewhere.contains(&lost);
+        while !self.is_void() && self.current.state.crews.contains_key(&lost) && is_gone(&self.current) {
             self.record(self.current.state.without_crew(&lost), true)?;
         }
         self.has_lost = true;

@@ -46,8 +46,8 @@ impl Pool<'_, '_> {
     pub(super) fn give(&mut self) -> Result<()> {
         self.holds_back = false;
         (self.wants, self.asks) = (false, 0);
-        self.note_places();
         if self.closing.is_some() || !self.may_give() {
+            self.note_places();
             return Ok(());
         }
         self.forget_sleeps()?;

@@ -1,6 +1,6 @@
 //! The places of a pool: a handler at work, and what it has.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use chrono::Utc;
@@ -9,6 +9,7 @@ use super::{Closing, Pool, open};
 use crate::error::{Error, Result};
 use crate::files::lock::Lock;
 use crate::files::log::{Quoted, abridged, log};
+use crate::model::ledger::Claim;
 use crate::model::run::{Exit, RunState, StopRequest, Task};
 use crate::model::time::Time;
 use crate::run::control;
@@ -314,8 +315,11 @@ impl Pool<'_, '_> {
     /// Whether processes of another supervisor may be at work on events of which nothing is known: on a dead letter, or on
     /// what they had when the cursor was moved or the subscription replaced.
     pub(super) fn has_unknown_strangers(&self) -> bool {
-        let claims = self.window.ledger().claims();
-        self.strangers.iter().any(|place| claims.values().all(|claim| claim.place != *place))
+        let own = self.supervisor.machine();
+        let is_here = |claim: &&Claim| claim.machine.is_none() || claim.machine.as_deref() == own;
+        let claims = self.window.ledger().claims().values().filter(is_here);
+        let known: BTreeSet<u32> = claims.map(|claim| claim.place).collect();
+        !self.strangers.is_subset(&known)
     }
 
     /// Takes over from the runs of other supervisors that are over.

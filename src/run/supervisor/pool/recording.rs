@@ -1,5 +1,6 @@
 //! Storing answers, and the end of a run.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use chrono::Utc;
@@ -145,6 +146,8 @@ impl Pool<'_, '_> {
         }
         self.uses_steps |= !now.state.asleep.is_empty();
         self.current = now;
+        // Decided on old numbers.
+        self.asks = 0;
         self.find_others_keys()?;
         self.note_places();
         if self.is_joined() {
@@ -342,14 +345,11 @@ impl Pool<'_, '_> {
                     let state = own.map_or(current.state.clone(), |own| current.state.without_crew(own));
                     let left = Subscription { state, ..current.clone() };
                     let is_last = !supervisor.is_at_work_elsewhere(&left);
-                    let state = if is_last { left.state.idle() } else { left.state };
-                    let state = RunState { ended: Some(now), ..tally.runs_applied_to(&state) };
+                    let state = if is_last { left.state.left_by_all(newest) } else { left.state };
+                    // What sleeps was given by a run that counts no more.
+                    let asleep = if is_last { BTreeMap::new() } else { state.asleep.clone() };
+                    let state = RunState { ended: Some(now), asleep, ..tally.runs_applied_to(&state) };
                     let cancel_retries = is_last && current.state.stop.is_some();
-                    let state = if cancel_retries {
-                        RunState { start_newest: newest, ..state.stalled(STOPPED) }
-                    } else {
-                        state
-                    };
                     // What it has answered may be given again.
                     let (runs, figures) = (runs.clone(), tally.counted());
                     let figures = figures.map(|(at, figures)| (at, Figures { handled: 0, ..figures }));
