@@ -369,6 +369,13 @@ async def words_are_searched_for_in_the_contents():
         await tab.reload()
         await expect(texts).to_have_text(["a match"])
         await expect(search).to_have_value("match")
+        # A filter to which no words lead is shown as it is.
+        no_words = "content LIKE '%a = b%' ESCAPE '\\'"
+        await search.fill(no_words)
+        await tab.keyboard.press("Enter")
+        await tab.see("No event matches.")
+        await expect(search).to_have_value(no_words)
+        await expect(tab.get_by_text("Events whose content has")).to_have_count(0)
         # SQL is a filter as before.
         await search.fill("content LIKE 'axb' OR id = 1")
         await tab.keyboard.press("Enter")
