@@ -566,8 +566,11 @@ export default {
   here_one_sees_what_came_what_waits_what: "Hier siehst du, was kam, was wartet und was warum scheiterte, und versuchst es noch einmal.",
   subscribe_a_consumer_and_push_something: "Einen Consumer abonnieren und etwas hineinstellen:",
   make_a_queue_with_a_consumer_and_look: "Eine Queue mit einem Consumer anlegen, etwas hineinstellen und sie hier ansehen:",
-  // look/letter.js
+  // look/given.js
+  the_event_or_its_consumer_is_gone: "das Ereignis ist weg, oder sein Consumer",
+  it_is_no_dead_letter_any_more: "es ist kein Dead Letter mehr",
   retried_what: "Noch einmal versucht: {what}.",
+  // look/letter.js
   the_runs: "Die Läufe",
   retry_what: "{what} noch einmal versuchen",
   retry: "Noch einmal versuchen",

@@ -567,8 +567,11 @@ export default {
   here_one_sees_what_came_what_waits_what: "Here you see what came, what waits, what failed and why, and try it again.",
   subscribe_a_consumer_and_push_something: "Subscribe a consumer, and push something:",
   make_a_queue_with_a_consumer_and_look: "Make a queue with a consumer, push something, and look at it here:",
-  // look/letter.js
+  // look/given.js
+  the_event_or_its_consumer_is_gone: "the event is gone, or its consumer",
+  it_is_no_dead_letter_any_more: "it is no dead letter any more",
   retried_what: "Retried: {what}.",
+  // look/letter.js
   the_runs: "The runs",
   retry_what: "Retry {what}",
   retry: "Retry",
