@@ -74,8 +74,12 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
     }
     area.current?.focus();
   };
-  /** The button is gone then: the focus goes where one writes. */
-  const stop = () => state.cancel(activeRun).then(focusBox);
+  /** The button is gone then: the focus goes where one writes, unless it has gone elsewhere. */
+  const stop = async () => {
+    const button = document.activeElement;
+    await state.cancel(activeRun);
+    if ([button, document.body].includes(document.activeElement)) focusBox();
+  };
   const suggest = (text) => {
     change(() => ({ text }));
     area.current.focus();
