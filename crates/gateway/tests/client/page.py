@@ -617,6 +617,15 @@ async def a_message_is_sent_later_and_can_be_cancelled():
             # Queues shows the same, and cancels it.
             gateway.thread("push", "--source", "external:cli", "--in", "2h", "from a shell", session=session)
             await expect(rows).to_have_text([re.compile("from a shell")])
+            # As many, but another one; and one by a rule.
+            number = json.loads(gateway.thread("scheduled", "--json", session=session).splitlines()[0])["scheduled_id"]
+            gateway.thread("scheduled", "cancel", number, session=session)
+            gateway.thread("push", "--source", "external:cli", "--in", "2h", "another", session=session)
+            await expect(rows).to_have_text([re.compile("another")])
+            gateway.thread("schedule", "add", "daily", "--source", "external:cli", "--cron", "0 7 * * *", "by a rule", session=session)
+            await expect(rows).to_have_text([re.compile("by a rule"), re.compile("another")])
+            gateway.thread("schedule", "remove", "daily", session=session)
+            await expect(rows).to_have_text([re.compile("another")])
             await other.open(f"#/look/{session}")
             await other.locator(".to-come").get_by_role("button", name="Cancel").click()
             await expect(other.locator(".to-come")).to_have_count(0)
