@@ -31,7 +31,7 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
   const [error, setError] = useState(null);
   const [uploading, setUploading] = useState(0);
   const area = useRef(), picker = useRef();
-  const { text, files, priority = "next", agent } = draft;
+  const { text, files, priority = "next", agent, due } = draft;
   const [chosen, setChosen] = useState(0);
   const [left, setLeft] = useState(null);
   const [asksWhen, askWhen] = useState(false);
@@ -58,9 +58,10 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
       setUploading((n) => n - 1);
     }
   };
-  /** `at`: when, if that is later. */
+  /** `at`: when, if that is later. A message that was to be sent later before asks again. */
   const send = async (at) => {
     if (isEmpty) return;
+    if (due && !at) return askWhen(true);
     setError(null);
     const content = files.length
       ? [...(text.trim() ? [{ type: "text", text }] : []), ...files.map((file) => file.part)]
@@ -162,7 +163,7 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
       <button class="primary" disabled=${isEmpty}>${edited ? t("send_as_a_variant") : t("send")}</button>
     </div>
     </div>
-    ${asksWhen && html`<${Later} onSend=${send} onClose=${() => askWhen(false)} />`}
     ${session === "new" && isEmpty && html`<${Prompts} name=${agent} onPrompt=${suggest} />`}
-  </form>`;
+  </form>
+  ${asksWhen && html`<${Later} due=${due} onSend=${send} onClose=${() => { askWhen(false); change(() => ({ due: undefined })); }} />`}`;
 }
