@@ -23,10 +23,20 @@ class Run {
     const call = { args: ["step", ...this.#words, name, "--", "sh", "-c", STEP], result: (out) => out[0] };
     const child = start(this.thread.location, call);
     const done = result(call, child);
-    const begun = () => /^begun (.*)\n/m.exec(child.errors);
-    await Promise.race([child.ended, new Promise((resolve) => child.stderr.on("data", () => begun() && resolve()))]);
+    // It may fail before anything waits for it.
+    done.catch(() => {});
+    const begun = new Promise((resolve) => {
+      child.stderr.on("data", () => {
+        const [line, key] = /^begun (.*)\n/m.exec(child.errors) ?? [];
+        if (!line) return;
+        // It is no part of an error.
+        child.errors = child.errors.replace(line, "");
+        resolve(key);
+      });
+    });
+    const key = await Promise.race([begun, child.ended.then(() => null)]);
     try {
-      if (begun()) child.stdin.write(`${JSON.stringify((await work(begun()[1])) ?? null)}\n`);
+      if (key !== null) child.stdin.write(`${JSON.stringify((await work(key)) ?? null)}\n`);
     } finally {
       // Without a line, the step has failed, and nothing is stored.
       child.stdin.end();

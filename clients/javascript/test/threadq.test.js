@@ -171,7 +171,7 @@ withThread("what fails, and a session that was killed", async ({ thread, locatio
 });
 
 const PROGRAM = `
-import { appendFileSync, existsSync, writeFileSync } from "node:fs";
+import { appendFileSync, existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { NotNow, Reject, Thread } from ${JSON.stringify(new URL("../index.js", import.meta.url))};
 const thread = await Thread.open(process.argv[2]);
 
@@ -202,6 +202,35 @@ thread.handler("steps", { filter: "subtype = 'steps'", idle: "1s", concurrency: 
   await run.step("ship", (key) => run.thread.push([receipt, approval.content, nobody], { subtype: "done", key }));
 });
 
+thread.handler("large", { filter: "subtype = 'large'", idle: "1s", backoff: "50ms" }, async (event, run) => {
+  const make = () => run.step("make", (key) => "x".repeat(300_000) + key);
+  const made = [await make(), await make()];
+  await run.thread.push([made[0].length > 300_000, made[0] === made[1]], { subtype: "made" });
+});
+
+/** What a step fails with. */
+const failure = (run, name, work) => run.step(name, work).then(() => "it did not fail", ({ message }) => message);
+thread.handler("broken", { filter: "subtype = 'broken'", idle: "1s", backoff: "50ms" }, async (event, run) => {
+  const killed = await failure(run, "killed", () => {
+    const words = (pid) => {
+      try {
+        return readFileSync(\`/proc/\${pid}/cmdline\`, "utf8").split("\\0");
+      } catch {
+        return [];
+      }
+    };
+    const pids = readdirSync("/proc").filter((pid) => words(pid)[1] === "step" && words(pid).includes("killed"));
+    for (const pid of pids) process.kill(Number(pid), "SIGKILL");
+    return pids.length;
+  });
+  const { THREAD_PROGRAM } = process.env;
+  process.env.THREAD_PROGRAM = "/nowhere/thread";
+  const missing = await failure(run, "missing", () => null);
+  if (THREAD_PROGRAM === undefined) delete process.env.THREAD_PROGRAM;
+  else process.env.THREAD_PROGRAM = THREAD_PROGRAM;
+  await run.thread.push([killed, missing], { subtype: "broke" });
+});
+
 await thread.run();
 `;
 
@@ -223,6 +252,13 @@ withThread("handlers that are functions", { skip: ELSEWHERE && "handlers there a
   await waitFor("the cursor", async () => (await thread.command("info", "plain"))[0].subscriptions[0].pending === 0);
   const seen = readFileSync(join(folder, "seen"), "utf8").trim().split("\n");
   assert.deepEqual(seen, ["one", "reject", "fail", "fail", "later", "later", "two"]);
+
+  await thread.pushMany([{ content: "", subtype: "large" }, { content: "", subtype: "broken" }]);
+  const first = (subtype) => waitFor(subtype, async () => (await thread.read({ subtype }))[0]?.content);
+  assert.equal(await first("made"), "[true,true]");
+  const [killed, missing] = JSON.parse(await first("broke"));
+  assert.match(killed, /^thread ended with exit code/);
+  assert.match(missing, /ENOENT/);
 
   await waitFor("the wait", async () => (await thread.command("step", "--list")).some(({ name }) => name === "approval"));
   await thread.push("fine", { subtype: "approval", meta: { order: "order-7" } });

@@ -272,8 +272,10 @@ class Asyncio(WithThread):
             await thread.push("x")
             await thread.close()
 
+        before = set(threading.enumerate())
         thread = asyncio.run(use())
         asyncio.run(use_again(thread))
+        wait_for("its threads to end", lambda: set(threading.enumerate()) <= before)
 
 
 async def first(events, count):
@@ -324,6 +326,11 @@ def steps(event, run):
     nobody = run.wait_for("nobody", subtype="nobody", timeout="10ms")
     run.step("ship", lambda key: run.thread.push([receipt, approval.content, nobody], subtype="done", key=key))
 
+@thread.handler("large", filter="subtype = 'large'", idle="1s", backoff="50ms")
+def large(event, run):
+    made = [run.step("make", lambda key: "x" * 300_000 + key) for _ in range(2)]
+    run.thread.push([len(made[0]) > 300_000, made[0] == made[1]], subtype="made")
+
 thread.run()
 """
 
@@ -357,6 +364,11 @@ class HandlersThatAreFunctions(WithThread):
     def test_an_async_function_has_several_at_a_time(self):
         self.thread.push_many([{"content": "", "subtype": "both"}] * 2)
         wait_for("both", lambda: self.state("both")["last_acked_id"] == 2)
+
+    def test_a_large_result_of_a_step_comes_again(self):
+        self.thread.push("", subtype="large")
+        made = wait_for("the results", lambda: self.thread.read(subtype="made"))
+        self.assertEqual([one.json() for one in made], [[True, True]])
 
     def test_steps_are_done_once(self):
         order = self.thread.push("order-7", subtype="steps")

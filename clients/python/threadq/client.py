@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import json
 import os
+import selectors
 import shlex
 import sys
 import threading
@@ -226,11 +227,9 @@ class Run:
         call = Call(self._words("step", name, "--", "sh", "-c", STEP), lambda out: out[0])
         # Without buffers, so that what follows these lines is left to be read.
         with call.start(self.thread.location, bufsize=0, start_new_session=True) as process:
-            said = b""
-            while (line := process.stderr.readline()) and not line.startswith(b"begun "):  # type: ignore[union-attr]
-                said += line
-            if line:
-                result = json.dumps(function(line.split()[1].decode()))
+            said, begun = _until_begun(process)
+            if begun:
+                result = json.dumps(function(begun.split()[1].decode()))
                 call = replace(call, input=f"{result}\n")
             return call.finish(process, said)
 
@@ -247,6 +246,23 @@ class Run:
 
     def _words(self, command: str, *words: str) -> list[str]:
         return [command, f"--consumer={self.consumer}", f"--event={self.event.id}", *words]
+
+
+def _until_begun(process: Popen[bytes]) -> tuple[bytes, bytes]:
+    """What a step says on stderr until it begins, and the line that says so: none if it fails, or was done before. Then its
+    result is on stdout, and is left there."""
+    said, begun = b"", b""
+    with selectors.DefaultSelector() as waiting:
+        for stream in (process.stdout, process.stderr):
+            waiting.register(stream, selectors.EVENT_READ)  # type: ignore[arg-type]
+        while not begun and process.stderr in [key.fileobj for key, _ in waiting.select()]:
+            if not (line := process.stderr.readline()):  # type: ignore[union-attr]
+                break
+            if line.startswith(b"begun "):
+                begun = line
+            else:
+                said += line
+    return said, begun
 
 
 def _answer(thread: Thread, consumer: str, function: Callable[..., Any]) -> None:
@@ -301,6 +317,9 @@ class AsyncThread(AbstractAsyncContextManager["AsyncThread"]):
 
     def __init__(self, thread: Thread) -> None:
         self.location, self._thread = thread.location, thread
+        self._make_pools()
+
+    def _make_pools(self) -> None:
         # One thread of the program makes all calls, so that they keep their order. What waits has one each.
         self._caller, self._waiters = ThreadPoolExecutor(1), ThreadPoolExecutor(sys.maxsize)
 
@@ -328,6 +347,10 @@ class AsyncThread(AbstractAsyncContextManager["AsyncThread"]):
 
     async def close(self, *_: object) -> None:
         await self._in(self._caller, self._thread.close)
+        for pool in (self._caller, self._waiters):
+            pool.shutdown(wait=False)
+        # As with a Thread, a further call opens it again. These have no threads until then.
+        self._make_pools()
 
     __aexit__ = close
 

@@ -3,7 +3,7 @@
 //! Measured by `figures.py`, a client that shares no code with the gateway. This program is what takes the times, since
 //! Python is too slow for that: it pushes tokens and says when each was committed (`push`), and it is all clients
 //! together and says when each token was read (`read`). It is also the echo that the gateway is compared with (`echo`).
-//! All take a Python with `websockets` and `jsonschema`, `redis-server`, and all programs of
+//! All take a Python with `websockets` and `jsonschema_rs`, `redis-server`, and all programs of
 //! the workspace built in the same profile: `cargo build --release --workspace`. `cargo bench -p thread-gateway -- one
 //! list` measures these alone, of `one`, `hundred`, `sessions`, `list`, `idle`,
 //! `conversations`, `unwatched`, `silent` and `disk`.

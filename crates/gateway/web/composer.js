@@ -31,7 +31,7 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
   const [error, setError] = useState(null);
   const [uploading, setUploading] = useState(0);
   const area = useRef(), picker = useRef();
-  const { text, files, priority = "next", agent } = draft;
+  const { text, files, priority = "next", agent, due } = draft;
   const [chosen, setChosen] = useState(0);
   const [left, setLeft] = useState(null);
   const [asksWhen, askWhen] = useState(false);
@@ -58,9 +58,10 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
       setUploading((n) => n - 1);
     }
   };
-  /** `at`: when, if that is later. */
+  /** `at`: when, if that is later. A message that was to be sent later before asks again. */
   const send = async (at) => {
     if (isEmpty) return;
+    if (due && !at) return askWhen(true);
     setError(null);
     const content = files.length
       ? [...(text.trim() ? [{ type: "text", text }] : []), ...files.map((file) => file.part)]
@@ -74,8 +75,12 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
     }
     area.current?.focus();
   };
-  /** The button is gone then: the focus goes where one writes. */
-  const stop = () => state.cancel(activeRun).then(focusBox);
+  /** The button is gone then: the focus goes where one writes, unless it has gone elsewhere. */
+  const stop = async () => {
+    const button = document.activeElement;
+    await state.cancel(activeRun);
+    if ([button, document.body].includes(document.activeElement)) focusBox();
+  };
   const suggest = (text) => {
     change(() => ({ text }));
     area.current.focus();
@@ -158,7 +163,7 @@ export function Composer({ session, activeRun, isBusy, edited, dropped }) {
       <button class="primary" disabled=${isEmpty}>${edited ? t("send_as_a_variant") : t("send")}</button>
     </div>
     </div>
-    ${asksWhen && html`<${Later} onSend=${send} onClose=${() => askWhen(false)} />`}
     ${session === "new" && isEmpty && html`<${Prompts} name=${agent} onPrompt=${suggest} />`}
-  </form>`;
+  </form>
+  ${asksWhen && html`<${Later} due=${due} onSend=${send} onClose=${() => { askWhen(false); change(() => ({ due: undefined })); }} />`}`;
 }

@@ -203,8 +203,9 @@ export class Conversation {
     this.touch(run.of);
   }
 
-  /** Somebody has chosen a value of an option. */
+  /** Somebody has chosen a value of an option. What was refused before is over. */
   chosen({ id, value }) {
+    this.refused = null;
     const isIt = (option) => option.id === id && option.choices.some((choice) => choice.id === value);
     this.options = this.options.map((option) => (isIt(option) ? { ...option, current: value } : option));
   }

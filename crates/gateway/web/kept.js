@@ -36,7 +36,7 @@ export function clientId() {
   return id;
 }
 
-/** What is being typed in a session: `{text, files, priority}`. "new" is the session that is not made yet,
+/** What is being typed in a session: `{text, files, priority, due}`, `due` if it was to be sent later. "new" is the session that is not made yet,
  * "<session>/<seq>" a changed copy of a message. */
 export const drafts = {
   get: (session) => read(`draft:${session}`, { text: "", files: [] }),

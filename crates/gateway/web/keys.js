@@ -84,19 +84,25 @@ function useTyped() {
   };
 }
 
+/** How long no other character may have been typed before a key that answers, in milliseconds. */
+const ALONE = 1000;
+
 /** Answers the request for permission that has the focus, with the choice that has this key; otherwise goes to the next
- * one, so that nothing is allowed that was not in view. */
-function answer(key) {
+ * one, so that nothing is allowed that was not in view. Only a key that is pressed alone answers: somebody may be typing,
+ * into a box that has lost the focus. */
+function answer(key, isAlone) {
   const card = document.activeElement?.closest(".permission.open");
   if (!card) focusRequest();
-  else card.querySelector(`[aria-keyshortcuts="${key}"]`)?.click();
+  else if (isAlone) card.querySelector(`[aria-keyshortcuts="${key}"]`)?.click();
 }
 
 export function useKeys(onHelp) {
   const isText = useTyped();
   useEffect(() => {
-    let before = null;
+    let before = null, typedAt = -Infinity;
     const press = (event) => {
+      const isAlone = !event.repeat && event.timeStamp - typedAt > ALONE;
+      if (event.key.length === 1) typedAt = event.timeStamp;
       if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
       if (document.querySelector("dialog[open]")) return;
       const typing = isTyping(event.target);
@@ -117,8 +123,8 @@ export function useKeys(onHelp) {
         j: () => move(list(), 1),
         k: () => move(list(), -1),
         w: () => document.querySelector("#message")?.focus(),
-        a: () => answer("a"),
-        d: () => answer("d"),
+        a: () => answer("a", isAlone),
+        d: () => answer("d", isAlone),
         "?": onHelp,
       };
       if (!actions[key]) return;

@@ -23,7 +23,10 @@ export function Permission({ step }) {
     setError(null);
     try {
       await state.permit(asked, choice.id);
-      if (isHere && !focusRequest(card.current)) focusBox();
+      // Unless it has gone elsewhere meanwhile.
+      const { activeElement: focused, body } = document;
+      const isStill = isHere && (focused === body || card.current?.contains(focused));
+      if (isStill && !focusRequest(card.current)) focusBox();
     } catch (error) {
       setSent(null);
       setError(error.message);

@@ -11,11 +11,18 @@ import { readOnly, state } from "./state.js";
 /** The units of a delay, in milliseconds. */
 const UNITS = [[60_000, t("minutes")], [3_600_000, t("hours")], [86_400_000, t("days")]];
 
-/** Asks when to send a message. `onSend` is called with the time, as the gateway takes it. */
-export function Later({ onSend, onClose }) {
+/** A time in the form of a field, by the clock here: the minute that begins then or next. */
+function inField(time) {
+  const end = new Date(Date.parse(time) + 59_999);
+  return new Date(end - end.getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
+}
+
+/** Asks when to send a message. `due`: when it was to be sent before. `onSend` is called with the time, as the gateway
+ * takes it. */
+export function Later({ due, onSend, onClose }) {
   const [amount, setAmount] = useState("30");
   const [unit, setUnit] = useState(UNITS[0][0]);
-  const [at, setAt] = useState("");
+  const [at, setAt] = useState(due ? inField(due) : "");
   const [error, setError] = useState(null);
   const send = (timeOf) => (event) => {
     event.preventDefault();

@@ -33,6 +33,8 @@ class State extends Reader {
       onChange: () => { this.watchAll(); this.changed(); },
     });
     this.watch = null;
+    /** The conversation that is watched with it. */
+    this.watched = null;
     /** How many queues need somebody, as far as is known in Chat; requests for permission are in its list. */
     this.needing = 0;
     this.variants = new Variants((method, params) => this.connection.request(method, params), () => this.changed());
@@ -107,7 +109,6 @@ class State extends Reader {
         await this.fillSteps(conversation, conversation.oldestSeq ?? 0, switched.lastSeq + 1);
       }
       this.flush(conversation);
-      this.learnToCome(conversation);
     } catch (error) {
       if (error instanceof Refused) {
         conversation.gone = sentence(error);
@@ -133,24 +134,26 @@ class State extends Reader {
     if (!document.hidden && this.route.view !== "look") this.refresh();
   }
 
-  /** Notified when something has happened in any session: only then is the list read again. */
+  /** Notified when something has happened in any session: only then is the list read again. Also when something has in
+   * the open one: what is to come there. */
   watchAll() {
     const isWanted = this.connection.state === "open" && this.route.view !== "look";
-    if (isWanted === Boolean(this.watch)) return;
+    const thread = this.route.session ?? null;
+    if (isWanted === Boolean(this.watch) && thread === this.watched) return;
     this.watch?.close();
     this.watch = null;
+    this.watched = thread;
     if (!isWanted) return;
     let known = null;
-    const onEvent = ({ data }) => {
-      const needing = data.threads.filter(({ error, attention }) => error || (attention && !/^the agent asks[^;]*$/.test(attention))).length;
+    const onEvent = ({ event, data }) => {
+      if (event === "thread") return this.tookToCome(data);
+      const needing = data.threads.filter(({ error, consumers }) => error || consumers?.attention > 0).length;
       if (needing !== this.needing) { this.needing = needing; this.changed(); }
-      const here = data.threads.find(({ id }) => id === this.conversation?.id);
-      if (here && here.scheduled !== this.conversation.scheduled) this.learnToCome(this.conversation);
       const now = data.threads.map(({ id, title, last_event_id: last, attention }) => [id, title, last, attention].join()).sort().join();
       if (known !== null && now !== known) this.refreshSoon();
       known = now;
     };
-    this.watch = new Stream({ url: () => api(["watch"], { limit: 30 }), onEvent, onChange: () => {} });
+    this.watch = new Stream({ url: () => api(["watch"], { limit: 30, ...(thread && { thread }) }), onEvent, onChange: () => {} });
     this.watch.start();
   }
 
@@ -310,13 +313,17 @@ class State extends Reader {
     this.changed();
   }
 
-  /** Reads what is scheduled in a conversation. */
+  /** What is scheduled in a conversation is read. */
+  tookToCome({ id, to_come: toCome = [], scheduled = 0 }) {
+    if (id === this.conversation?.id) Object.assign(this.conversation, { toCome, scheduled });
+    this.changed();
+  }
+
+  /** Reads it at once, after a change. */
   async learnToCome(conversation) {
     try {
-      const { to_come: toCome = [], scheduled = 0 } = await get(api([conversation.id]));
-      Object.assign(conversation, { toCome, scheduled });
+      this.tookToCome(await get(api([conversation.id])));
     } catch { /* It is read again when something changes. */ }
-    this.changed();
   }
 
   /** Does something with a scheduled event of the open conversation: `cancel`, or `now`. */

@@ -92,9 +92,9 @@ export function contentOf(content) {
 }
 
 /** The text of a message for the composer. */
-export function draftOf({ content, priority }) {
+export function draftOf({ content, priority, due }) {
   const { text, files } = contentOf(content);
-  return { text, files: files.map(({ name, type, part }) => ({ name, type, part })), priority };
+  return { text, files: files.map(({ name, type, part }) => ({ name, type, part })), priority, due };
 }
 
 function fileOf(part) {

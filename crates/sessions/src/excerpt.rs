@@ -21,13 +21,20 @@ pub fn beginning(text: &str, most: usize) -> String {
     line.chars().take(most).collect::<String>().trim_end().to_owned()
 }
 
+/// What a client has sent, as an error shows it: its first 100 characters, those that cannot be seen escaped.
+pub fn echoed(text: &str) -> String {
+    let mut rest = text.chars();
+    let beginning: String = rest.by_ref().take(100).collect();
+    let end = if rest.next().is_some() { "…" } else { "" };
+    format!("{}{end}", beginning.escape_debug())
+}
+
 /// How much text precedes a match in an excerpt: little enough that the match is visible in a narrow list.
 const BEFORE: usize = 16;
 
-/// The part of a text around the first match of `query`, which is in lower case, from the beginning of a word on,
-/// with at most `after` characters behind it.
-pub fn around(text: &str, query: &str, after: usize) -> Option<String> {
-    let lower = text.to_lowercase();
+/// The part of a text around the first match of `query`, from the beginning of a word on, with at most `after` characters
+/// behind it. `lower` is the text in lower case, as `query` is.
+pub fn around(text: &str, lower: &str, query: &str, after: usize) -> Option<String> {
     let at = lower.find(query)?;
     // Lower case may be longer or shorter, so the position is only approximate.
     let at = lower[..at].chars().count();
@@ -53,14 +60,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_echoed_is_short_and_can_be_seen() {
+        assert_eq!(echoed("tomorrow"), "tomorrow");
+        assert_eq!(echoed("a\u{1b}[1m\nb"), "a\\u{1b}[1m\\nb");
+        assert_eq!(echoed(&"ä".repeat(101)), format!("{}…", "ä".repeat(100)));
+    }
+
+    #[test]
     fn what_matched_is_shown_with_what_stands_around_it() {
+        let found = |text: &str, query: &str, after| around(text, &text.to_lowercase(), query, after);
         let text = format!("{} who may not read The Needle {}", "a ".repeat(100), "b ".repeat(100));
-        assert_eq!(around(&text, "needle", 8).as_deref(), Some("…not read The Needle b b b b"));
-        assert_eq!(around(&text, "pin", 40), None);
-        assert_eq!(around("ÄÖÜ", "öü", 40).as_deref(), Some("ÄÖÜ"));
-        assert_eq!(around("the owner", "owner", 40).as_deref(), Some("the owner"));
-        assert_eq!(around(&"x".repeat(100), "xx", 3).as_deref(), Some("xxxxx"));
+        assert_eq!(found(&text, "needle", 8).as_deref(), Some("…not read The Needle b b b b"));
+        assert_eq!(found(&text, "pin", 40), None);
+        assert_eq!(found("ÄÖÜ", "öü", 40).as_deref(), Some("ÄÖÜ"));
+        assert_eq!(found("the owner", "owner", 40).as_deref(), Some("the owner"));
+        assert_eq!(found(&"x".repeat(100), "xx", 3).as_deref(), Some("xxxxx"));
         let long = format!("{}needle", "x".repeat(100));
-        assert_eq!(around(&long, "needle", 3), Some(format!("…{}needle", "x".repeat(16))));
+        assert_eq!(found(&long, "needle", 3), Some(format!("…{}needle", "x".repeat(16))));
     }
 }

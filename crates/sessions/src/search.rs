@@ -78,9 +78,10 @@ pub fn search(
             Some(terms) => {
                 let Ok(summary) = catalogue.summary(root, &listed) else { continue };
                 let named = summary.title();
-                let title =
-                    terms.are_all_in(&named).then(|| shown(&named, terms)).flatten().map(|text| (text, None));
-                match root.queue(listed.id).and_then(|mut queue| find(&mut queue, terms, &named, until)) {
+                let lower = named.to_lowercase();
+                let title = terms.are_all_in(&lower).then(|| shown(&named, &lower, terms)).flatten();
+                let title = title.map(|text| (text, None));
+                match root.queue(listed.id).and_then(|mut queue| find(&mut queue, terms, &lower, until)) {
                     Ok(Found::Text(text, seq)) => Some(Some((text, Some(seq)))),
                     Ok(Found::Nothing) | Err(_) => title.map(Some),
                     Ok(Found::TimeIsUp) if title.is_some() => Some(title),
@@ -113,12 +114,13 @@ enum Found {
     TimeIsUp,
 }
 
-/// The text around the first term that is in it.
-fn shown(text: &str, terms: &Terms) -> Option<String> {
-    terms.iter().find_map(|term| around(text, term, CONTEXT))
+/// The text around the first term that is in it. `lower` is the text in lower case.
+fn shown(text: &str, lower: &str, terms: &Terms) -> Option<String> {
+    terms.iter().find_map(|term| around(text, lower, term, CONTEXT))
 }
 
-/// The first event that has all terms; or else, if each is in some event or in the title, the first that has one.
+/// The first event that has all terms; or else, if each is in some event or in the title, which is in lower case, the first
+/// that has one.
 fn find(queue: &mut Queue, terms: &Terms, title: &str, until: Instant) -> Result<Found> {
     let mut missing = terms.clone();
     missing.remove_those_in(title);
@@ -130,9 +132,11 @@ fn find(queue: &mut Queue, terms: &Terms, title: &str, until: Instant) -> Result
     loop {
         let remaining = queue.read_page_capped(&mut selection, LARGE, &mut |capped| {
             let text = text_of(&capped);
-            let has_one = missing.remove_those_in(&text);
-            let place = || shown(&text, terms).map(|shown| Found::Text(shown, capped.row.id.unsigned_abs()));
-            if terms.are_all_in(&text)
+            let lower = text.to_lowercase();
+            let has_one = missing.remove_those_in(&lower);
+            let place =
+                || shown(&text, &lower, terms).map(|shown| Found::Text(shown, capped.row.id.unsigned_abs()));
+            if terms.are_all_in(&lower)
                 && let Some(place) = place()
             {
                 found = place;

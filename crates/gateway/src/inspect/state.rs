@@ -103,12 +103,14 @@ fn look(queue: &mut Queue, rate: &mut Rate, until: Instant, count: CountLimits) 
         ConsumerStatus::count_last_hour(queue, &mut statuses)?;
     }
     let counted = |state| statuses.iter().filter(|one| State::of(&one.state) == state).count() as u64;
+    let reasons = reasons(&statuses, now);
     let consumers = ConsumerCounts {
         total: statuses.len() as u64,
         running: counted(State::Running),
         waiting: counted(State::Waiting),
         stalled: counted(State::Stalled),
         paused: counted(State::Paused),
+        attention: reasons.len() as u64,
     };
     let oldest = statuses.iter().filter_map(|one| one.oldest.as_ref()?.1.clone()).min();
     // Those of consumers that were unsubscribed are not worth reading them all each time.
@@ -125,14 +127,14 @@ fn look(queue: &mut Queue, rate: &mut Rate, until: Instant, count: CountLimits) 
         dead,
         scheduled: queue.count_scheduled()?,
         oldest_pending_at: oldest,
-        attention: attention(&statuses, now),
+        attention: attention(reasons),
         agent_is_idle: false,
     };
     Ok(Looked { figures, statuses, is_moving, range })
 }
 
-/// Why a thread needs attention, in the words of `thread info --check`.
-fn attention(statuses: &[ConsumerStatus], now: Time) -> Option<String> {
+/// Why its consumers need attention, a text for each that does, in the words of `thread info --check`.
+fn reasons(statuses: &[ConsumerStatus], now: Time) -> Vec<String> {
     let mut reasons: Vec<String> = Vec::new();
     for one in statuses {
         let described = one.problems(now).into_iter().map(|(word, about)| match about.as_str() {
@@ -144,6 +146,11 @@ fn attention(statuses: &[ConsumerStatus], now: Time) -> Option<String> {
             reasons.push(format!("{}: {}", one.subscription.consumer, described.join(", ")));
         }
     }
+    reasons
+}
+
+/// The same in one line.
+fn attention(mut reasons: Vec<String>) -> Option<String> {
     let more = reasons.len().saturating_sub(NAMED);
     reasons.truncate(NAMED);
     let named = reasons.join("; ");

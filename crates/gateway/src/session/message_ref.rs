@@ -3,6 +3,7 @@
 use thread::model::filter::Scope;
 use thread::{Filter, Queue};
 use thread_protocol::method::MessageRef;
+use thread_sessions::excerpt::echoed;
 use thread_sessions::{RequestError, Result};
 
 /// The id of the event for a `seq` or the id of a message.
@@ -11,7 +12,7 @@ use thread_sessions::{RequestError, Result};
 ///
 /// There is no such message.
 pub fn seq_of(queue: &mut Queue, message: &MessageRef) -> Result<i64> {
-    let unknown = |id: &str| RequestError::BadParams(format!("there is no message '{id}'"));
+    let unknown = |id: &str| RequestError::BadParams(format!("there is no message '{}'", echoed(id)));
     match message {
         MessageRef::Seq(seq) => Ok(i64::try_from(*seq).unwrap_or(i64::MAX)),
         MessageRef::Id(id) => {

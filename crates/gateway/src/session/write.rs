@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 use thread::model::due::{Due, ScheduledId};
 use thread::model::key::IdempotencyKey;
+use thread::model::scheduled::ScheduledEvent;
 use thread::model::time::Time;
 use thread::queue::PushedEvent;
 use thread::run::Launcher;
@@ -16,10 +17,14 @@ use thread::{Error, NewEvent, Queue};
 use thread_conversation::{AgentOptions, Entry, Message, OptionChosen, Priority, Record, keys};
 use thread_protocol::Content;
 use thread_sessions::cancel::{cancel, cancel_run_of};
+use thread_sessions::excerpt::echoed;
 use thread_sessions::{RequestError, Result, SessionId, open_runs};
 use uuid::Uuid;
 
 use crate::storage::{Object, Storage, parts};
+
+/// How many scheduled events are read at a time.
+const AT_ONCE: usize = 1000;
 
 /// A client, as the author of what it sends.
 #[derive(Debug, Clone)]
@@ -165,31 +170,39 @@ impl SessionWriter<'_> {
             }
             event = event.keyed(key);
         }
-        let mut next = 0;
         if let Some(due) = sent.due {
             event = event.with_due(due).map_err(Error::from)?;
-            next = queue.newest()?.0 + 1;
         }
         if let Some((id, before)) = before {
             thread::run::dispatch(queue, launcher)?;
             let (_, runs, _) = open_runs(queue)?;
             return Ok(Accepted { event: id, run_id: before, position: runs.position(id), scheduled: None });
         }
+        // The first id that it can get if it is scheduled. Without `at`, it may have been scheduled before.
+        let next = if sent.due.is_some() || sent.key.is_some() { queue.newest()?.0 + 1 } else { 0 };
+        // A resend under another client id or with other metadata is another event: compare the content.
+        let resent = |stored: Option<Record>| {
+            let stored = stored.and_then(|stored| sent_before(&stored, &message, sent.is_only));
+            // A gateway of another version may have made another id from the key.
+            let stored = stored.filter(|stored| sent.run_id.as_ref().is_none_or(|run_id| run_id == stored));
+            stored.ok_or_else(|| RequestError::KeyConflict(sent.key.clone().unwrap_or_default()))
+        };
         let pushed = match thread::run::push(queue, launcher, &event) {
             Ok(PushedEvent { scheduled: scheduled @ Some(_), .. }) => {
                 return Ok(Accepted { event: next, run_id, position: None, scheduled });
             }
             Ok(pushed) => pushed.id,
-            // A resend under another client id or with other metadata is another event: compare the content.
             Err(Error::KeyConflict { id, .. }) => {
-                let stored = queue.event(id)?.map(Record::of);
-                let stored = stored.and_then(|stored| sent_before(&stored, &message, sent.is_only));
-                // A gateway of another version may have made another id from the key.
-                let stored =
-                    stored.filter(|stored| sent.run_id.as_ref().is_none_or(|run_id| run_id == stored));
-                run_id =
-                    stored.ok_or_else(|| RequestError::KeyConflict(sent.key.clone().unwrap_or_default()))?;
+                run_id = resent(queue.event(id)?.map(Record::of))?;
                 id
+            }
+            Err(Error::ScheduledKeyConflict { id, .. }) => {
+                // It may have been sent, or cancelled, since.
+                let Some(ScheduledEvent { due, event, .. }) = scheduled(queue, id)? else {
+                    return self.message(sent);
+                };
+                let run_id = resent(Some(Record::of(event.row(next, "").to_event())))?;
+                return Ok(Accepted { event: next, run_id, position: None, scheduled: Some((id, due)) });
             }
             Err(e) => return Err(e.into()),
         };
@@ -287,12 +300,28 @@ impl SessionWriter<'_> {
 
 /// Why something cannot be chosen.
 fn no_such_value(all: &AgentOptions, OptionChosen { id, value }: &OptionChosen) -> String {
-    match all.options.iter().find(|option| option.id == *id) {
+    let found = all.options.iter().find(|option| option.id == *id);
+    let (id, value) = (echoed(id), echoed(value));
+    match found {
         Some(option) => {
             let ids: Vec<&str> = option.choices.iter().map(|choice| &*choice.id).collect();
             format!("the option '{id}' cannot be '{value}'; it can be: {}", ids.join(", "))
         }
         None => format!("the agent of this session has no option '{id}'"),
+    }
+}
+
+/// The scheduled event of this number, if it is still there.
+fn scheduled(queue: &mut Queue, id: ScheduledId) -> thread::Result<Option<ScheduledEvent>> {
+    let mut after = None;
+    loop {
+        let page = queue.scheduled(after, AT_ONCE)?;
+        after = page.last().map(|last| (last.due, last.id));
+        let is_last = page.len() < AT_ONCE;
+        let found = page.into_iter().find(|scheduled| scheduled.id == id);
+        if found.is_some() || is_last {
+            return Ok(found);
+        }
     }
 }
 

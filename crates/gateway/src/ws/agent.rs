@@ -8,6 +8,7 @@ use thread::model::time;
 use thread_conversation::Priority;
 use thread_protocol::Content;
 use thread_protocol::method::{self, Acceptance, Accepted, AgentParams};
+use thread_sessions::excerpt::echoed;
 use thread_sessions::{RequestError, Result, SessionId};
 
 use super::caller::{Caller, Reply, Then, parse_session};
@@ -128,8 +129,10 @@ impl Handler for method::Agent {
 }
 
 fn due_at(text: &str) -> Result<Due> {
-    let wrong =
-        || RequestError::BadParams(format!("'at' is '{text}'; give a time like 2026-03-18T10:30:00Z"));
+    let wrong = || {
+        let what = format!("'at' is '{}'; give a time like 2026-03-18T10:30:00Z", echoed(text));
+        RequestError::BadParams(what)
+    };
     Ok(Due::At(time::parse(text).ok_or_else(wrong)?))
 }
 

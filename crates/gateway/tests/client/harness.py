@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 
-import jsonschema
+import jsonschema_rs
 import websockets
 
 SERVE = os.environ["THREAD_SERVE"]
@@ -30,8 +30,7 @@ def validator(name, part=None):
     schema = json.loads((SCHEMAS / f"{name}.json").read_text())
     if part:
         schema = {"$schema": schema["$schema"], "$defs": schema["$defs"], "$ref": f"#/$defs/{part}"}
-    jsonschema.Draft202012Validator.check_schema(schema)
-    return jsonschema.Draft202012Validator(schema)
+    return jsonschema_rs.Draft202012Validator(schema)
 
 
 REQUEST, RESPONSE, EVENT = validator("request"), validator("response"), validator("event")

@@ -8,7 +8,7 @@ import tempfile
 import pathlib
 import time
 
-import jsonschema
+import jsonschema_rs
 
 try:
     import httpx
@@ -35,6 +35,14 @@ class Look:
         headers = {"Authorization": f"Bearer {gateway.token}"} if gateway.token else {}
         self.http = httpx.Client(base_url=gateway.url, headers=headers, timeout=PATIENCE, trust_env=False)
         self.description = self.http.get("/api/v1/openapi.json").json()
+        self.validators = {}
+
+    def validate(self, schema, value):
+        key = json.dumps(schema)
+        if key not in self.validators:
+            described = {**schema, "components": self.description["components"]}
+            self.validators[key] = jsonschema_rs.Draft202012Validator(described)
+        self.validators[key].validate(value)
 
     def check(self, answer):
         """Checks that an answer conforms to the description."""
@@ -49,13 +57,13 @@ class Look:
         kind = answer.headers["content-type"].partition(";")[0]
         schema = described["content"][kind]["schema"]
         if kind == "application/json":
-            jsonschema.Draft202012Validator({**schema, "components": self.description["components"]}).validate(answer.json())
+            self.validate(schema, answer.json())
 
     def is_a(self, form, text):
         """Reads JSON, which must conform to the description."""
-        schema = {"$ref": f"#/components/schemas/{form}", "components": self.description["components"]}
-        jsonschema.Draft202012Validator(schema).validate(json.loads(text))
-        return json.loads(text)
+        value = json.loads(text)
+        self.validate({"$ref": f"#/components/schemas/{form}"}, value)
+        return value
 
     def ask(self, method, path, status=200, **options):
         answer = self.http.request(method, "/api/v1/threads" + path, **options)

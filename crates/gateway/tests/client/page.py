@@ -588,7 +588,10 @@ async def a_message_is_sent_later_and_can_be_cancelled():
             await dialog.get_by_label("At", exact=True).fill("2020-01-01T10:00")
             await dialog.get_by_role("button", name="Schedule").last.click()
             await tab.see("This time is over", "dialog")
-            await dialog.get_by_label("At", exact=True).fill(f"{datetime.date.today().year + 1}-01-31T10:00")
+            await expect(tab.locator("#message")).to_have_value("at a time")
+            await expect(tab.locator(".said")).to_have_count(0)
+            at = f"{datetime.date.today().year + 1}-01-31T10:00"
+            await dialog.get_by_label("At", exact=True).fill(at)
             await picture(tab, "later")
             await dialog.get_by_role("button", name="Schedule").last.click()
             await expect(rows).to_have_count(2)
@@ -607,7 +610,7 @@ async def a_message_is_sent_later_and_can_be_cancelled():
             await tab.answer("You said: in half an hour").wait_for()
             for who in tab, other:
                 await expect(who.locator(".strip")).to_have_count(0)
-                await expect(who.locator(".said")).to_have_count(1)
+                await expect(who.locator(".said")).to_have_text([re.compile("in half an hour")])
             await expect(tab.locator(".said")).to_contain_text("you")
             # By itself when it is due, whatever the page does in the meantime.
             await tab.evaluate("thread.state.send('soon', { at: new Date(Date.now() + 1500).toISOString() })")
@@ -617,10 +620,28 @@ async def a_message_is_sent_later_and_can_be_cancelled():
             # Queues shows the same, and cancels it.
             gateway.thread("push", "--source", "external:cli", "--in", "2h", "from a shell", session=session)
             await expect(rows).to_have_text([re.compile("from a shell")])
+            # As many, but another one; and one by a rule.
+            number = json.loads(gateway.thread("scheduled", "--json", session=session).splitlines()[0])["scheduled_id"]
+            gateway.thread("scheduled", "cancel", number, session=session)
+            gateway.thread("push", "--source", "external:cli", "--in", "2h", "another", session=session)
+            await expect(rows).to_have_text([re.compile("another")])
+            gateway.thread("schedule", "add", "daily", "--source", "external:cli", "--cron", "0 7 * * *", "by a rule", session=session)
+            await expect(rows).to_have_text([re.compile("by a rule"), re.compile("another")])
+            gateway.thread("schedule", "remove", "daily", session=session)
+            await expect(rows).to_have_text([re.compile("another")])
             await other.open(f"#/look/{session}")
             await other.locator(".to-come").get_by_role("button", name="Cancel").click()
             await expect(other.locator(".to-come")).to_have_count(0)
             await expect(tab.locator(".strip")).to_have_count(0)
+            # What is refused keeps its time when it is changed.
+            await tab.evaluate("at => thread.state.send([{ type: 'binary', mimeType: 'image/png', url: 'https://evil.example/x.png' }], { at })", f"{due.year + 1}-06-15T10:00:00Z")
+            await tab.locator(".sending").get_by_role("button", name="Edit").click()
+            await tab.get_by_label("Remove x.png").click()
+            await tab.fill("#message", "without it")
+            await tab.get_by_role("button", name="Send", exact=True).click()
+            await expect(dialog.get_by_label("At", exact=True)).to_have_value(re.compile(f"^{due.year + 1}-06-1"))
+            await dialog.get_by_role("button", name="Schedule").last.click()
+            await expect(rows).to_have_text([re.compile("without it")])
 
 
 async def a_run_is_stopped():
@@ -1057,8 +1078,21 @@ async def everything_can_be_done_with_the_keyboard():
             card = tab.locator(".permission.open")
             await expect(card).to_have_count(1)
             await tab.evaluate("document.activeElement.blur()")
+            # What somebody types who has lost the box answers nothing, nor does a key that is held down.
+            await tab.keyboard.type("Was that all?")
+            await press("Escape")
+            await expect(card).to_be_focused()
+            alone = lambda: asyncio.sleep(1.1)
+            await alone()
+            await tab.keyboard.down("Shift"), await press("x"), await tab.keyboard.up("Shift"), await press("a")
+            await tab.keyboard.down("d")
+            await alone()
+            await tab.keyboard.down("d"), await tab.keyboard.up("d")
+            await expect(answers).to_have_count(1)
+            await tab.evaluate("document.activeElement.blur()")
             await press("a")
             await expect(card).to_be_focused()
+            await alone()
             await expect(answers).to_have_count(1)
             await press("a")
             await expect(answers).to_have_text(["Answered: Reject", "Answered: Allow once"])
@@ -1067,6 +1101,7 @@ async def everything_can_be_done_with_the_keyboard():
             await expect(card).to_have_count(1)
             await press("d")
             await expect(card).to_be_focused()
+            await alone()
             await press("d")
             await expect(answers).to_have_text(["Answered: Reject", "Answered: Allow once", "Answered: Reject"])
             await expect(tab.locator("#message")).to_be_focused()

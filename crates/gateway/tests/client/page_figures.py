@@ -1,10 +1,12 @@
 """The figures of Queues in a real browser: the table of consumers, charts, runs by outcome, and facets of events."""
 
+import datetime
 import json
 import re
+from urllib.parse import parse_qs
 
 from harness import run
-from looking import button, card, events, looking
+from looking import button, card, enter, events, looking
 from page import expect, picture
 
 
@@ -101,6 +103,32 @@ async def charts_show_what_came_and_a_part_of_them_leads_to_its_events_and_runs(
         await tab.get_by_role("navigation", name="Where you are").get_by_role("link", name="inbox").click()
         await expect(button(tab, "7 days")).to_have_attribute("aria-pressed", "true")
         await button(tab, "Any time", chosen).click()
+        # What the keys choose begins where they are, not where an earlier choice did.
+        await chart.press("End")
+        lengths = []
+        for _ in range(2):
+            await chart.press("Shift+ArrowLeft")
+            await expect(chosen).to_be_visible()
+            query = parse_qs((await tab.evaluate("location.hash")).split("?")[1])
+            begin, end = (datetime.datetime.fromisoformat(query[name][0].replace("Z", "+00:00")) for name in ("from", "to"))
+            lengths.append(end - begin)
+            await button(tab, "Any time", chosen).press("Enter")
+            await expect(chosen).to_have_count(0)
+        assert lengths[0] == lengths[1], lengths
+        await chart.press("End")
+        # A finger points first, and opens what it points at by a second tap.
+        phone = await enter(browser, gateway, "#/look/inbox", viewport={"width": 390, "height": 760}, has_touch=True, is_mobile=True)
+        await button(phone, "7 days").click()
+        touched = phone.get_by_role("slider", name="Events", exact=True)
+        await touched.scroll_into_view_if_needed()
+        values = phone.locator(".chart", has=touched).locator(".values")
+        wide = (await touched.bounding_box())["width"]
+        for place in 2, wide - 2:
+            await touched.tap(position={"x": place, "y": 40})
+            await expect(values).to_contain_text("came" if place == 2 else "came 3")
+        await expect(touched).to_be_visible()
+        await touched.tap(position={"x": wide - 2, "y": 40})
+        await expect(phone.locator(".which")).to_contain_text("from")
         # One of several consumers is shown; the table says which is worth it.
         inbox.subscribe("mailer", "cat >/dev/null", "--deliver", "stdin", "--filter", "content = 'tea'")
         compared = tab.locator(".compared tbody tr")

@@ -167,6 +167,17 @@ async def dead_letters_are_retried_and_discarded_one_some_or_all():
         await expect(letter("nail")).to_have_count(0)
         inbox.push("nut")
         await expect(letter("nut")).to_have_count(1)
+        # What is discarded in the meantime has not succeeded.
+        inbox.push("screw")
+        await expect(letter("screw")).to_have_count(1)
+        inbox.do("pause", "seller")
+        await button(tab, "Retry", letter("screw")).click()
+        came_of = letter("screw").locator(".came-of")
+        await expect(came_of).to_contain_text("it is not started until it is resumed")
+        screw = json.loads(inbox.do("peek", "--json", "--tail", "1"))["id"]
+        inbox.do("dead", "discard", "seller", str(screw))
+        await expect(came_of).to_contain_text("it is no dead letter any more")
+        inbox.do("resume", "seller")
         # The results of several retries are shown below their buttons, which do not move.
         ropes = reasons.filter(has_text="rope")
         places = [await button(tab, name, ropes).bounding_box() for name in ("Retry these 2", "Discard these 2 …")]
@@ -193,7 +204,7 @@ async def dead_letters_are_retried_and_discarded_one_some_or_all():
         await button(tab, "Discard 2 of seller …").click()
         await button(tab, "Discard").click()
         await expect(tab.locator(".letters > li")).to_have_count(2)
-        assert inbox.info("seller")["dead"] == 2 and json.loads(inbox.do("info", "--json"))["event_count"] == 8
+        assert inbox.info("seller")["dead"] == 2 and json.loads(inbox.do("info", "--json"))["event_count"] == 9
         # The command next to it does the same.
         await button(tab, "Discard this one …", reasons.first).click()
         await tab.locator("dialog").get_by_text("As a command").click()
@@ -369,6 +380,13 @@ async def words_are_searched_for_in_the_contents():
         await tab.reload()
         await expect(texts).to_have_text(["a match"])
         await expect(search).to_have_value("match")
+        # A filter to which no words lead is shown as it is.
+        no_words = "content LIKE '%a = b%' ESCAPE '\\'"
+        await search.fill(no_words)
+        await tab.keyboard.press("Enter")
+        await tab.see("No event matches.")
+        await expect(search).to_have_value(no_words)
+        await expect(tab.get_by_text("Events whose content has")).to_have_count(0)
         # SQL is a filter as before.
         await search.fill("content LIKE 'axb' OR id = 1")
         await tab.keyboard.press("Enter")

@@ -73,6 +73,9 @@ async def a_run_of_an_agent_is_the_messages_that_it_has_answered():
             await tab.keyboard.press("Escape")
             await tab.locator(".halves").get_by_role("link", name="Queues").click()
             await expect(tab.locator(".attention")).to_have_text("the agent asks for permission")
+            # That is answered in Chat; no consumer needs attention.
+            counts = "(async () => { const { api, get } = await import('/page/look/api.js'); return (await get(api([]))).threads[0].consumers; })()"
+            assert (await tab.evaluate(counts))["attention"] == 0
             await tab.locator(".threads a.row").click()
             await tab.see("The agent asks for permission: answer it", ".page")
             # It is watched while it runs.

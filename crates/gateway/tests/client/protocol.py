@@ -75,6 +75,18 @@ async def a_message_is_sent_later():
         assert (later["status"], later["scheduled"]) == ("scheduled", "s1") and later["scheduledAt"][:19] == params["at"][:19], later
         # It is stored once, however often it is sent.
         assert await client.request("agent", **params) == later
+        # It is the same message from another client, with other metadata, and keeps its time.
+        stranger = await gateway.client()
+        moved = {**params, "metadata": {"stage": 2}, "at": in_time(hours=2)}
+        assert await stranger.request("agent", **moved) == later
+        assert await stranger.request("agent", sessionId=session, message="soon", idempotencyKey="k") == later
+        for other in {"message": "else"}, {"priority": "later"}:
+            assert "different" in await stranger.refused("agent", **{**params, **other})
+        # A key is free again once what was scheduled under it is cancelled.
+        freed = {**params, "idempotencyKey": "freed", "message": "first"}
+        number = (await client.request("agent", **freed))["scheduled"]
+        gateway.thread("scheduled", "cancel", number, session=session)
+        assert (await stranger.request("agent", **{**freed, "message": "second"}))["scheduled"] != number
         await client.request("agent", message="now", at=in_time(seconds=-1))
         assert (await client.wait("final"))["payload"]["content"] == "echo:now"
         gateway.thread("scheduled", "now", "s1", session=session)
@@ -89,6 +101,8 @@ async def a_message_is_sent_later():
         await other.wait(lambda e: e["event"] == "final" and e["payload"]["content"] == "echo:from elsewhere")
         assert [e["payload"]["content"] for e in other.events if e["event"] == "message"] == ["from elsewhere"]
         assert "a time like" in await client.refused("agent", message="x", at="tomorrow")
+        refused = await client.refused("agent", message="x", at="\x1b[1m" + "y" * 10_000)
+        assert "\x1b" not in refused and "y…'; give" in refused and len(refused) < 300, refused
         assert "command" in await client.refused("agent", message="/clear", at=in_time(hours=1))
         assert len([event for event in gateway.events(session) if event["type"] == "message"]) == 6
 

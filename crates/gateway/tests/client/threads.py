@@ -81,14 +81,14 @@ async def a_stalled_consumer_is_found_and_resumed():
             assert again["since"] == one["since"] < again["last_run"]["ended_at"]
         entry = look.until(lambda answer: answer["threads"][0]["consumers"]["stalled"])["threads"][0]
         assert "mailer: stalled (out of attempts" in entry["attention"] and "dead (1 event" in entry["attention"]
-        assert entry["oldest_pending_at"] == one["oldest_pending_at"]
+        assert entry["oldest_pending_at"] == one["oldest_pending_at"] and entry["consumers"]["attention"] == 1
 
         (queues.dir / "priced").touch()
         assert look.post("/inbox/consumers/mailer/resume", {})["state"] in ("idle", "running")
         look.until_consumer("inbox", "mailer", lambda one: one["state"] == "idle" and one["pending"] == 0)
         assert look.post("/inbox/dead/retry", {"consumer": "mailer", "ids": [first]}) == {"consumer": "mailer", "retried": 1}
         look.until_consumer("inbox", "mailer", lambda one: one["dead"] == 0)
-        look.until(lambda answer: "attention" not in answer["threads"][0])
+        look.until(lambda answer: "attention" not in answer["threads"][0] and not answer["threads"][0]["consumers"]["attention"])
 
         # A pause is shown also while a run continues.
         paused = look.post("/inbox/consumers/mailer/pause", {})
@@ -662,6 +662,14 @@ async def fifty_watching_clients_cost_one_look_a_second():
                         return True
 
             assert all(await asyncio.gather(*(asyncio.to_thread(until_newest, source) for source in sources)))
+        # The list and a thread in one.
+        for thread, wanted in ("inbox", {"threads", "thread"}), ("nobody", {"threads"}):
+            with look.stream("/watch", thread=thread) as source:
+                seen = set()
+                for event in source.iter_sse():
+                    seen.add(look.is_a(forms[event.event], event.data) and event.event)
+                    if seen == wanted:
+                        break
         # Without watching clients, there are no looks.
         time.sleep(2.5)
         before = look.figure("looks_total")

@@ -1,7 +1,8 @@
 // A chart of values in periods of equal length, with axes. One sees the values of a period by pointing at it, or by the
-// arrow keys, opens it by a click or Enter, and chooses a range by dragging, or by Shift and the arrow keys.
+// arrow keys, opens it by a click or Enter, and chooses a range by dragging, or by Shift and the arrow keys. A finger
+// points by its first tap on a period, and opens it by the second.
 
-import { html, useRef, useState } from "../vendor/preact.js";
+import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { locale, t } from "../language.js";
 
 const CLOCK = new Intl.DateTimeFormat(locale, { hour: "2-digit", minute: "2-digit" });
@@ -24,7 +25,8 @@ function round(n) {
 export function Chart({ label, series, begin, step, format, note, range, onRange, onOpen }) {
   const [pointed, setAt] = useState(null);
   const [drag, setDrag] = useState(null);
-  const anchor = useRef(null);
+  const anchor = useRef(null), before = useRef(null);
+  useEffect(() => { if (!range) anchor.current = null; }, [!range]);
   const n = series[0].values.length, end = begin + n * step;
   const at = pointed === null ? null : Math.min(pointed, n - 1);
   const most = round(Math.max(2, ...series.flatMap(({ values }) => values.map((value) => value ?? 0))));
@@ -37,6 +39,7 @@ export function Chart({ label, series, begin, step, format, note, range, onRange
   const down = (event) => {
     if (event.button !== 0) return;
     event.currentTarget.setPointerCapture(event.pointerId);
+    before.current = at;
     setDrag([placeOf(event), placeOf(event)]);
   };
   const move = (event) => {
@@ -44,11 +47,14 @@ export function Chart({ label, series, begin, step, format, note, range, onRange
     if (drag) setDrag([drag[0], placeOf(event)]);
   };
   const part = (first, last) => [begin + first * step, begin + last * step];
-  const up = () => {
+  const isTouch = (event) => event.pointerType === "touch";
+  const up = (event) => {
     setDrag(null);
     if (!drag) return;
-    const [first, last] = [Math.min(...drag), Math.max(...drag)];
-    if (last - first < 0.5) onOpen(part(Math.floor(drag[0]), Math.floor(drag[0]) + 1));
+    anchor.current = null;
+    const [first, last] = [Math.min(...drag), Math.max(...drag)], place = Math.floor(drag[0]);
+    if (last - first < 0.5 && isTouch(event) && before.current !== place) setAt(place);
+    else if (last - first < 0.5) onOpen(part(place, place + 1));
     else onRange(part(Math.floor(first), Math.ceil(last)));
   };
   const go = (to, chooses) => {
@@ -77,7 +83,7 @@ export function Chart({ label, series, begin, step, format, note, range, onRange
     <svg viewBox=${`0 0 ${WIDE} ${HIGH}`} preserveAspectRatio="none" tabindex="0" role="slider" aria-label=${label}
       aria-valuemin="0" aria-valuemax=${n - 1} aria-valuenow=${at ?? n - 1} aria-valuetext=${named(at ?? n - 1)}
       onKeyDown=${key} onPointerDown=${down} onPointerMove=${move} onPointerUp=${up}
-      onPointerCancel=${() => setDrag(null)} onPointerLeave=${() => setAt(null)}>
+      onPointerCancel=${() => setDrag(null)} onPointerLeave=${(event) => isTouch(event) || setAt(null)}>
       ${[0, HIGH / 2, HIGH].map((at) => html`<${Line} key=${at} name="grid" from=${[0, at]} to=${[WIDE, at]} />`)}
       ${chosen && html`<rect class="chosen" x=${x(chosen[0])} width=${wide} y="0" height=${HIGH} />`}
       ${series.map(({ name, values, kind, class: color = "came" }) => html`<g key=${name} class=${color}>${

@@ -20,11 +20,12 @@ const SQL = /[=<>()|&~]|\w\s*%\s*\w|\b(id|created_at|source|type|subtype|content
 const finding = (terms) => terms
   .map((term) => `content LIKE '%${term.replace(/[\\%_]/g, "\\$&").replaceAll("'", "''")}%' ESCAPE '\\'`).join(" AND ");
 
-/** What was typed for such a filter, or null. */
+/** What was typed for such a filter, or null if nothing that can be typed leads to it. */
 function foundBy(filter) {
   const parts = [...filter.matchAll(/content LIKE '%((?:[^']|'')*)%' ESCAPE '\\'/g)];
   const terms = parts.map(([, part]) => part.replaceAll("''", "'").replace(/\\([\\%_])/g, "$1"));
-  return terms.length && finding(terms) === filter ? terms.map((term) => (/\s/.test(term) ? `"${term}"` : term)).join(" ") : null;
+  const words = terms.map((term) => (/\s/.test(term) ? `"${term}"` : term)).join(" ");
+  return words && filterOf(words) === filter ? words : null;
 }
 
 /** Typed text, as a filter. */

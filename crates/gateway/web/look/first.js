@@ -1,4 +1,4 @@
-// What Queues is for and what to do first, for who sees it while there is nothing.
+// What Queues is for and what to do first, shown while there is nothing.
 
 import { html } from "../vendor/preact.js";
 import { t } from "../language.js";

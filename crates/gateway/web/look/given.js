@@ -26,10 +26,11 @@ async function follow(thread, { consumer, id, after }, signal) {
 }
 
 /** The words for it, and whether they are bad. */
-function became({ letter, run }, { attempts }, isPaused) {
+function became({ letter, run, isGone }, { attempts }, isPaused) {
+  if (isGone) return [t("the_event_or_its_consumer_is_gone"), true];
   if (run?.outcome === "running") return [t("it_runs"), false];
   if (letter?.retrying) return [isPaused ? t("it_is_not_started_until_it_is_resumed") : t("it_is_being_started"), false];
-  if (!letter) return [t("it_ran_and_succeeded"), false];
+  if (!letter) return [run?.outcome === "succeeded" ? t("it_ran_and_succeeded") : t("it_is_no_dead_letter_any_more"), false];
   return run || letter.attempts > attempts ? [t("it_ran_and_failed_again_why", { why: visible(letter.reason) }), true] : [];
 }
 
@@ -39,9 +40,10 @@ export function Given({ thread, given }) {
   const consumer = thread.consumers_state.find(({ name }) => name === given.consumer);
   const { state, run, last_run: last, dead, dead_to_retry: again } = consumer ?? {};
   useEffect(() => {
+    if (found?.isGone) return undefined;
     const gone = new AbortController();
     // What cannot be read now is read when something changes.
-    follow(thread.id, given, gone.signal).then(setFound, () => {});
+    follow(thread.id, given, gone.signal).then(setFound, ({ status }) => { if (status === 404) setFound({ isGone: true }); });
     return () => gone.abort();
   }, [given, [state, run?.id, last?.id, dead, again].join()]);
   const [text, isWrong] = found ? became(found, given, state === "paused") : [t("it_is_being_started"), false];

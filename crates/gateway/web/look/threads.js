@@ -34,7 +34,7 @@ export function Threads() {
     ${stream.state === "refused" && html`<p class="error" role="alert">${stream.why}</p>`}
     <p role="search"><input id="search" type="search" placeholder=${t("find_a_thread")} aria-label=${t("find_a_thread")} value=${query} onInput=${(event) => setQuery(event.target.value)}
       onKeyDown=${(event) => { if (event.key === "Escape" && query) { event.stopPropagation(); setQuery(""); } }} /></p>
-    ${data && !data.unread && data.threads.every(({ kind }) => kind !== "thread") && html`<${First} />`}
+    ${data && !offset && !data.unread && data.threads.every(({ kind }) => kind !== "thread") && html`<${First} />`}
     ${data ? html`<${Found} data=${data} query=${query} />` : stream.state === "open" && html`<p class="hint">${t("looking")}</p>`}
     ${data && data.total > data.threads.length && html`<p class="hint">${t("from_to_to_of_n_threads",
       { from: offset + 1, to: offset + data.threads.length, n: data.total })} ${" "}

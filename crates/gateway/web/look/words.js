@@ -120,7 +120,7 @@ export function whatToDo(consumer) {
   if (state === "waiting" && reason === "interrupted") return t("nothing_attends_to_its_wait_resume_or");
   if (state === "waiting") return t("it_tries_again_by_itself_resume_tries");
   if (consumer.untaken_since) return t("it_has_no_handler_a_program_must_pop");
-  if (hasFailed(consumer) && consumer.dead > 0) return t("it_gave_up_on_its_last_event_which_is_a");
+  if (state === "idle" && consumer.last_run?.outcome === "dead" && consumer.dead > 0) return t("it_gave_up_on_its_last_event_which_is_a");
   if (state === "idle" && pending > 0 && consumer.command) return t("nothing_starts_it_by_itself_resume_does");
   return "";
 }

@@ -257,7 +257,7 @@ export default {
   // talk.js
   choose_a_session: "Wähle ein Gespräch.",
   choose_a_session_or_begin: "Wähle ein Gespräch, oder {begin}.",
-  begin_a_new_one: "beginne eine neue",
+  begin_a_new_one: "beginne ein neues",
   new_session_2: "Neues Gespräch",
   session: "Gespräch",
   only_looking_the_gateway_was_started: "Nur zum Ansehen: Das Gateway wurde mit --read-only gestartet.",
@@ -266,7 +266,7 @@ export default {
   all_sessions: "Alle Gespräche",
   clients_in_this_session_this_one: "Clients in diesem Gespräch, dieser eingeschlossen",
   n_here: "{n} hier",
-  its_events_its_agents_runs_and_what: "Ihre Ereignisse, die Läufe ihres Agenten und was wartet",
+  its_events_its_agents_runs_and_what: "Seine Ereignisse, die Läufe seines Agenten und was wartet",
   queue: "Queue",
   export: "Exportieren",
   rename: "Umbenennen",
@@ -384,7 +384,7 @@ export default {
   no_event_came_in_that_time: "In dieser Zeit kam kein Ereignis.",
   events_came_in_that_time: "{events} in dieser Zeit.",
   a_click_or_enter_shows_the_runs_of_that: "Ein Klick oder Enter zeigt die Läufe dieser Zeit; Ziehen oder Umschalt mit einer Pfeiltaste wählt mehr davon.",
-  with_a_filter_it_is_not_known_how_many: "ist im Zeitverlauf nicht bekannt: Er hat einen Filter, und wie viele der eingegangenen Ereignisse er wollte, wird nicht gezählt.",
+  with_a_filter_it_is_not_known_how_many: "ist im Zeitverlauf nicht bekannt: Die Queue zählt nicht, welche Ereignisse zu seinem Filter passen.",
   now_waiting: "Jetzt: {waiting}.",
   now_nothing_waits: "Jetzt wartet nichts.",
   counted_back_from_what_waits_now: "Zurückgerechnet von dem, was jetzt wartet; übersprungene und verfallene Ereignisse fehlen.",
@@ -396,7 +396,7 @@ export default {
   as_a_command: "Als Befehl",
   // look/compared.js
   handled: "Bearbeitet",
-  in_the_slowest_part_95_of_100_runs_took: "95 von 100 Läufen waren schneller, wo das am längsten war",
+  in_the_slowest_part_95_of_100_runs_took: "Der langsamste Teil: 95 von 100 Läufen brauchten weniger",
   // look/consumer.js
   every_attempt_of_the_last_hour_has_failed: "In der letzten Stunde ist jeder Versuch gescheitert.",
   cursor: "Cursor",
@@ -566,8 +566,11 @@ export default {
   here_one_sees_what_came_what_waits_what: "Hier siehst du, was kam, was wartet und was warum scheiterte, und versuchst es noch einmal.",
   subscribe_a_consumer_and_push_something: "Einen Consumer abonnieren und etwas hineinstellen:",
   make_a_queue_with_a_consumer_and_look: "Eine Queue mit einem Consumer anlegen, etwas hineinstellen und sie hier ansehen:",
-  // look/letter.js
+  // look/given.js
+  the_event_or_its_consumer_is_gone: "das Ereignis ist weg, oder sein Consumer",
+  it_is_no_dead_letter_any_more: "es ist kein Dead Letter mehr",
   retried_what: "Noch einmal versucht: {what}.",
+  // look/letter.js
   the_runs: "Die Läufe",
   retry_what: "{what} noch einmal versuchen",
   retry: "Noch einmal versuchen",
@@ -671,7 +674,7 @@ export default {
   show_those_before: "Die davor zeigen",
   n_of_all_threads_have_that_in_the_name: { one: "{n} von {all} Queues hat das im Namen.", other: "{n} von {all} Queues haben das im Namen." },
   n_threads_need_attention: { one: "{n} Queue braucht Aufmerksamkeit.", other: "{n} Queues brauchen Aufmerksamkeit." },
-  n_others_need_attention: { one: "{n} weiterer auch.", other: "{n} weitere auch." },
+  n_others_need_attention: { one: "{n} weitere auch.", other: "{n} weitere auch." },
   there_are_no_threads_yet_a_session: "Es gibt noch keine Queues: Ein Gespräch macht eine, und --thread DIR nennt andere.",
   n_threads_are_still_to_be_read: { one: "{n} Queue ist noch zu lesen.", other: "{n} Queues sind noch zu lesen." },
   needs_attention: "Braucht Aufmerksamkeit",

@@ -385,7 +385,7 @@ export default {
   no_event_came_in_that_time: "No event came in that time.",
   events_came_in_that_time: "{events} came in that time.",
   a_click_or_enter_shows_the_runs_of_that: "A click, or Enter, shows the runs of that time; dragging, or Shift and an arrow key, chooses more of it.",
-  with_a_filter_it_is_not_known_how_many: "is not known over time: it has a filter, and how many of the events that came it wanted is not counted.",
+  with_a_filter_it_is_not_known_how_many: "is not known over time: the queue does not count which events match its filter.",
   now_waiting: "Now {waiting}.",
   now_nothing_waits: "Now nothing waits.",
   counted_back_from_what_waits_now: "Counted back from what waits now; events that were skipped or expired are left out.",
@@ -397,7 +397,7 @@ export default {
   as_a_command: "As a command",
   // look/compared.js
   handled: "Handled",
-  in_the_slowest_part_95_of_100_runs_took: "95 of 100 runs took less, where that was longest",
+  in_the_slowest_part_95_of_100_runs_took: "The slowest part: 95 of 100 runs took less than this",
   // look/consumer.js
   every_attempt_of_the_last_hour_has_failed: "Every attempt of the last hour has failed.",
   cursor: "cursor",
@@ -567,8 +567,11 @@ export default {
   here_one_sees_what_came_what_waits_what: "Here you see what came, what waits, what failed and why, and try it again.",
   subscribe_a_consumer_and_push_something: "Subscribe a consumer, and push something:",
   make_a_queue_with_a_consumer_and_look: "Make a queue with a consumer, push something, and look at it here:",
-  // look/letter.js
+  // look/given.js
+  the_event_or_its_consumer_is_gone: "the event is gone, or its consumer",
+  it_is_no_dead_letter_any_more: "it is no dead letter any more",
   retried_what: "Retried: {what}.",
+  // look/letter.js
   the_runs: "The runs",
   retry_what: "Retry {what}",
   retry: "Retry",

@@ -1,5 +1,6 @@
 //! Streaming requests: watched state, and events as they arrive, as server-sent events.
 
+use std::future::pending;
 use std::sync::Arc;
 
 use axum::extract::{Query, State};
@@ -48,48 +49,86 @@ fn failed(why: &str, code: &str) -> Event {
     named(Event::default(), "failed", json!({ "error": why, "code": code }).to_string().as_bytes())
 }
 
-/// A watcher of the list or of a thread.
+/// A watcher of the list, of a thread, or of both.
 struct Watching {
     gateway: Arc<Gateway>,
-    seen: watch::Receiver<Seen>,
+    list: Option<watch::Receiver<Seen>>,
+    thread: Option<watch::Receiver<Seen>>,
     /// The page of the list.
     page: (usize, usize),
+}
+
+/// What is seen next, if it is watched.
+async fn next(seen: &mut Option<watch::Receiver<Seen>>) -> Option<Seen> {
+    let Some(seen) = seen else { return pending().await };
+    seen.changed().await.ok()?;
+    Some(seen.borrow_and_update().clone())
 }
 
 impl Source for Watching {
     async fn next(&mut self) -> Result<Event, Event> {
         loop {
-            if self.seen.changed().await.is_err() {
-                return Err(failed("the gateway has stopped watching; try again later", code::UNAVAILABLE));
-            }
-            let seen = self.seen.borrow_and_update().clone();
+            let seen = tokio::select! {
+                seen = next(&mut self.list) => seen,
+                seen = next(&mut self.thread) => match seen {
+                    // The list is there without it.
+                    None | Some(Seen::Gone(..)) if self.list.is_some() => {
+                        self.thread = None;
+                        continue;
+                    }
+                    seen => seen,
+                },
+            };
             let (offset, limit) = self.page;
             match seen {
-                Seen::NotYet => {}
-                Seen::List(list) => {
+                Some(Seen::NotYet) => {}
+                Some(Seen::List(list)) => {
                     let data = self.gateway.inspector.written_page_of(&list, offset, limit);
                     return Ok(named(Event::default(), "threads", &data));
                 }
-                Seen::Thread(data) => return Ok(named(Event::default(), "thread", &data)),
-                Seen::Gone(why, code) => return Err(failed(&why, code)),
+                Some(Seen::Thread(data)) => return Ok(named(Event::default(), "thread", &data)),
+                Some(Seen::Gone(why, code)) => return Err(failed(&why, code)),
+                None => {
+                    let why = "the gateway has stopped watching; try again later";
+                    return Err(failed(why, code::UNAVAILABLE));
+                }
             }
         }
     }
 }
 
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct WatchQuery {
+    /// At most so many, 200 if it is left out; never more than 1000.
+    limit: Option<u32>,
+    offset: Option<u32>,
+    /// Watch this thread too. If there is none, only the list is watched.
+    thread: Option<String>,
+}
+
 /// Watch the list
 ///
-/// Events `threads`, at once and whenever something has changed: the same as the list.
-#[utoipa::path(get, path = "/api/v1/threads/watch", tag = "threads", params(ListQuery), responses(
+/// Events `threads`, at once and whenever something has changed: the same as the list. With `thread`, also events
+/// `thread`.
+#[utoipa::path(get, path = "/api/v1/threads/watch", tag = "threads", params(WatchQuery), responses(
     (status = 200, content_type = "text/event-stream", body = String),
     (status = "4XX", body = ErrorBody),
 ))]
 pub async fn watch_list(
     State(gateway): State<Arc<Gateway>>,
-    Query(query): Query<ListQuery>,
+    Query(WatchQuery { limit, offset, thread }): Query<WatchQuery>,
 ) -> Result<Response, ApiError> {
-    let seen = gateway.inspector.watch(None);
-    let watching = Watching { gateway: gateway.clone(), seen, page: query.page() };
+    let id = match thread {
+        Some(thread) => gateway.inspector.existing(&thread).await.ok(),
+        None => None,
+    };
+    let watching = Watching {
+        gateway: gateway.clone(),
+        list: Some(gateway.inspector.watch(None)),
+        thread: id.map(|id| gateway.inspector.watch(Some(id))),
+        page: ListQuery { limit, offset }.page(),
+    };
     Ok(response(gateway, watching))
 }
 
@@ -104,7 +143,7 @@ pub async fn watch(
 ) -> Result<Response, ApiError> {
     let id = gateway.inspector.existing(&thread).await?;
     let seen = gateway.inspector.watch(Some(id));
-    let watching = Watching { gateway: gateway.clone(), seen, page: (0, 0) };
+    let watching = Watching { gateway: gateway.clone(), list: None, thread: Some(seen), page: (0, 0) };
     Ok(response(gateway, watching))
 }
 

@@ -15,6 +15,7 @@ use thread::model::run::StopRequest;
 use thread::model::scheduled::ScheduledId;
 use thread::model::subscription::ConsumerId;
 use thread::model::time;
+use thread_sessions::excerpt::echoed;
 use thread_sessions::{Kind, RequestError};
 use utoipa::ToSchema;
 
@@ -61,8 +62,10 @@ impl NewEventBody {
             event = event.with_metadata(&Value::Object(metadata).to_string())?;
         }
         if let Some(at) = self.at {
-            let wrong =
-                || InvalidEvent(format!("has '{at}' as its time, which is not like 2026-03-18T10:30:00Z"));
+            let wrong = || {
+                let at = echoed(&at);
+                InvalidEvent(format!("has '{at}' as its time, which is not like 2026-03-18T10:30:00Z"))
+            };
             event = event.with_due(Due::At(time::parse(&at).ok_or_else(wrong)?))?;
         }
         match self.idempotency_key {
@@ -87,8 +90,16 @@ pub async fn push(
     Ok((StatusCode::CREATED, Json(pushed.await?)))
 }
 
-fn scheduled_id(text: &str) -> Result<ScheduledId, ApiError> {
-    ScheduledId::parse(text).map_err(|why| ApiError::bad(format!("'{}': {why}", text.escape_debug())))
+/// Does something with a scheduled event.
+async fn with_scheduled<T: Send + 'static>(
+    gateway: &Gateway,
+    (thread, scheduled): (String, String),
+    act: fn(&Inspector, &mut Queue, ScheduledId) -> thread_sessions::Result<T>,
+) -> Result<Json<T>, ApiError> {
+    let wrong = |why| ApiError::bad(format!("'{}': {why}", echoed(&scheduled)));
+    let id = ScheduledId::parse(&scheduled).map_err(wrong)?;
+    let act = move |own: &Inspector, _: &Target, queue: &mut Queue| act(own, queue, id);
+    Ok(Json(gateway.inspector.at(&thread, Kind::Write, act).await?))
 }
 
 /// Forget a scheduled event, and free its idempotency key
@@ -98,12 +109,10 @@ fn scheduled_id(text: &str) -> Result<ScheduledId, ApiError> {
     responses((status = 200, body = Cancelled), Failures))]
 pub async fn cancel_scheduled(
     State(gateway): State<Arc<Gateway>>,
-    Path((thread, scheduled)): Path<(String, String)>,
+    Path(path): Path<(String, String)>,
     Body(Nothing {}): Body<Nothing>,
 ) -> Result<Json<Cancelled>, ApiError> {
-    let id = scheduled_id(&scheduled)?;
-    let cancel = move |own: &Inspector, _: &Target, queue: &mut Queue| own.cancel_scheduled(queue, id);
-    Ok(Json(gateway.inspector.at(&thread, Kind::Write, cancel).await?))
+    with_scheduled(&gateway, path, Inspector::cancel_scheduled).await
 }
 
 /// Make a scheduled event an event now, and wake the consumers
@@ -113,12 +122,10 @@ pub async fn cancel_scheduled(
     responses((status = 200, body = Pushed), Failures))]
 pub async fn make_scheduled_now(
     State(gateway): State<Arc<Gateway>>,
-    Path((thread, scheduled)): Path<(String, String)>,
+    Path(path): Path<(String, String)>,
     Body(Nothing {}): Body<Nothing>,
 ) -> Result<Json<Pushed>, ApiError> {
-    let id = scheduled_id(&scheduled)?;
-    let make = move |own: &Inspector, _: &Target, queue: &mut Queue| own.make_scheduled_now(queue, id);
-    Ok(Json(gateway.inspector.at(&thread, Kind::Write, make).await?))
+    with_scheduled(&gateway, path, Inspector::make_scheduled_now).await
 }
 
 /// Dead letters of a consumer: of some events, with one reason, or all.

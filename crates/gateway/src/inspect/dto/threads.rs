@@ -94,6 +94,8 @@ pub struct ConsumerCounts {
     pub waiting: u64,
     pub stalled: u64,
     pub paused: u64,
+    /// How many need attention: those that have `problems`.
+    pub attention: u64,
 }
 
 /// A thread and its consumers.
