@@ -21,7 +21,7 @@ use crate::maintenance::report::{
 };
 use crate::model::duration;
 use crate::model::location::Location;
-use crate::model::subscription::{ConsumerId, HeldLease};
+use crate::model::subscription::{ConsumerId, HeldLease, Subscription};
 use crate::model::time;
 use crate::pending::CountLimits;
 use crate::queue::Queue;
@@ -221,8 +221,11 @@ fn in_hand(in_hand: &InHand) -> Option<String> {
 }
 
 /// Who has the lease of its runs.
-fn lease(HeldLease { host, renewed, age }: &HeldLease) -> String {
-    format!("host={host} renewed={} age={}", time::format(*renewed), duration::rough(*age))
+fn lease(subscription: &Subscription, lease: &HeldLease) -> String {
+    let HeldLease { host, renewed, age, .. } = lease;
+    let places = subscription.places_of(lease).map(|places| format!(" places={places}"));
+    let (places, renewed, age) = (places.unwrap_or_default(), time::format(*renewed), duration::rough(*age));
+    format!("host={host}{places} renewed={renewed} age={age}")
 }
 
 /// An event that waits.
@@ -249,7 +252,9 @@ fn consumer(status: &ConsumerStatus, alone: bool) -> String {
         ("last_acked_id:", Some(s.last_acked_id.to_string())),
         ("updated_at:", Some(s.updated_at.as_deref().unwrap_or("(never)").to_owned())),
         ("state:", Some(state)),
-        ("lease:", s.lease.as_ref().map(lease)),
+    ];
+    let leases = s.leases.iter().map(|one| ("lease:", Some(lease(s, one))));
+    let counts = [
         ("pending:", Some(pending(status))),
         ("in_hand:", status.in_hand.as_ref().and_then(in_hand)),
         ("oldest_pending:", status.oldest.as_ref().and_then(|(_, stored_at)| stored_at.clone())),
@@ -260,7 +265,7 @@ fn consumer(status: &ConsumerStatus, alone: bool) -> String {
     ];
     let mut text = format!("  - {}\n", plain(s.consumer.as_str()));
     let mut line = |name: &str, value: &str| text.push_str(&format!("    {name} {}\n", plain(value)));
-    for (name, value) in lines {
+    for (name, value) in lines.into_iter().chain(leases).chain(counts) {
         if let Some(value) = value {
             line(name, &value);
         }

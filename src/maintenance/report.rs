@@ -27,7 +27,7 @@ use crate::model::config::Retention;
 use crate::model::duration;
 use crate::model::figures::Figures;
 use crate::model::run::{Deliver, Exit, Options, Phase, UNLIMITED};
-use crate::model::subscription::{ConsumerId, NOTHING_ACKNOWLEDGED, Subscription};
+use crate::model::subscription::{ConsumerId, HeldLease, NOTHING_ACKNOWLEDGED, Subscription};
 use crate::model::time::{self, Time};
 use crate::pending::{self, CountLimits, Counted};
 use crate::queue::Queue;
@@ -291,6 +291,18 @@ pub struct ConsumerStatus {
     pub settings: Settings,
 }
 
+fn lease_object(subscription: &Subscription, lease: &HeldLease) -> Value {
+    let mut object = json!({
+        "host": lease.host,
+        "renewed_at": time::format(lease.renewed),
+        "age_seconds": lease.age.as_secs_f64(),
+    });
+    if let Some(places) = subscription.places_of(lease) {
+        object["places"] = places.into();
+    }
+    object
+}
+
 impl Serialize for ConsumerStatus {
     fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
         let (s, Counted { events, at_least }) = (&self.subscription, self.pending);
@@ -307,11 +319,8 @@ impl Serialize for ConsumerStatus {
             "oldest_pending_at": self.oldest.as_ref().and_then(|(_, at)| at.as_deref()),
             "in_hand": self.in_hand,
             "holds_retention": self.holds_retention,
-            "lease": s.lease.as_ref().map(|lease| json!({
-                "host": lease.host,
-                "renewed_at": time::format(lease.renewed),
-                "age_seconds": lease.age.as_secs_f64(),
-            })),
+            "lease": s.leases.first().map(|lease| lease_object(s, lease)),
+            "leases": s.leases.iter().map(|lease| lease_object(s, lease)).collect::<Vec<_>>(),
             "last_hour": {
                 "handled": self.last_hour.handled,
                 "failed": self.last_hour.failed,

@@ -178,8 +178,8 @@ pub struct Subscription {
     pub held_by: Option<String>,
     /// The machine that had the lease last, if that is not this one.
     pub ran_on: Option<String>,
-    /// Who has the lease of its runs, and since when it was not renewed.
-    pub lease: Option<HeldLease>,
+    /// Who has the lease of its runs, and since when it was not renewed. Several machines may have one of a pool each.
+    pub leases: Vec<HeldLease>,
     /// Of the machines that work for a pool, those other than this one whose leases are not over.
     pub elsewhere: Vec<String>,
 }
@@ -189,6 +189,8 @@ pub struct Subscription {
 pub struct HeldLease {
     /// The name of the machine that has it.
     pub host: String,
+    /// Of a pool: the machine's key among [`RunState::crews`](super::run::RunState::crews).
+    pub machine: Option<String>,
     /// When it was last renewed, by the server's clock, and how long ago that is.
     pub renewed: Time,
     pub age: Duration,
@@ -209,6 +211,11 @@ impl Subscription {
     /// The filter, unless it is blank.
     pub fn filter_text(&self) -> Option<&str> {
         self.filter.as_deref().filter(|text| !text.trim().is_empty())
+    }
+
+    /// How many places of a pool the machine with this lease has.
+    pub fn places_of(&self, lease: &HeldLease) -> Option<u32> {
+        lease.machine.as_ref().and_then(|machine| self.state.crews.get(machine)).map(|crew| crew.places)
     }
 
     /// Whether its handler pops for itself and its last run ended with exit 0 but acknowledged nothing. The

@@ -78,7 +78,7 @@ fn map(row: &rusqlite::Row<'_>) -> rusqlite::Result<Subscription> {
         held_by: None,
         ran_on: None,
         elsewhere: Vec::new(),
-        lease: None,
+        leases: Vec::new(),
     })
 }
 

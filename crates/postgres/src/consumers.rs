@@ -43,52 +43,56 @@ pub fn list(session: &mut Session<'_>, consumer: Option<&ConsumerId>) -> Result<
     for row in &rows {
         let mut subscription = map(row);
         let mut held_by = held_by(&machine, row, asked);
-        let mut lease = lease_of(row);
+        let mut leases: Vec<HeldLease> = lease_of(row).into_iter().collect();
         let crews = &subscription.state.crews;
         // Reading all, as for people, also shows the lease of a machine that is alone.
         if crews.keys().any(|other| other != machine.id()) || (consumer.is_none() && !crews.is_empty()) {
             let asked = now();
-            let leases = lease::of_pool(session, &subscription.consumer)?;
-            lease = leases.first().and_then(|lease| held(&lease.host, lease.renewal, lease.age));
-            for lease in leases.into_iter().filter(|lease| lease.is_held_elsewhere(&machine, asked)) {
+            let all = lease::of_pool(session, &subscription.consumer)?;
+            leases = all.iter().filter_map(held).collect();
+            for lease in all.into_iter().filter(|lease| lease.is_held_elsewhere(&machine, asked)) {
                 held_by.get_or_insert(lease.host);
                 subscription.elsewhere.extend(lease.holder);
             }
         }
         let last: Option<String> = row.get(22);
         let ran_on = held_by.clone().or(last.filter(|host| *host != machine.host()));
-        all.push(Subscription { held_by, ran_on, lease, ..subscription });
+        all.push(Subscription { held_by, ran_on, leases, ..subscription });
     }
     Ok(all)
 }
 
-/// The machine that has the lease, if that is another one and may be alive.
-fn held_by(machine: &Machine, row: &Row, asked: i64) -> Option<String> {
-    let holder = row.get::<_, Option<String>>(18)?;
-    let stored = lease::Stored {
+/// The lease of the consumer's own row, if somebody has it.
+fn stored_lease(row: &Row) -> Option<lease::Stored> {
+    Some(lease::Stored {
         name: row.get(0),
-        holder: Some(holder),
+        holder: Some(row.get::<_, Option<String>>(18)?),
         epoch: row.get(19),
         renewal: row.get(20),
         length_ms: row.get(21),
         host: row.get(22),
         age: row.get(23),
-    };
-    stored.is_held_elsewhere(machine, asked).then_some(stored.host)
+    })
 }
 
-/// The lease of a consumer's runs, if somebody has it. An older program counts renewals instead of noting their times.
+/// The machine that has the lease, if that is another one and may be alive.
+fn held_by(machine: &Machine, row: &Row, asked: i64) -> Option<String> {
+    stored_lease(row).filter(|lease| lease.is_held_elsewhere(machine, asked)).map(|lease| lease.host)
+}
+
+/// The lease of a consumer's runs, if one machine has it for itself.
 fn lease_of(row: &Row) -> Option<HeldLease> {
-    row.get::<_, Option<String>>(18).filter(|holder| holder != lease::ALL)?;
-    held(&row.get::<_, String>(22), row.get(20), row.get(23))
+    let lease = stored_lease(row).filter(|lease| lease.holder.as_deref() != Some(lease::ALL))?;
+    held(&lease).map(|held| HeldLease { machine: None, ..held })
 }
 
-fn held(host: &str, renewal: i64, age: i64) -> Option<HeldLease> {
+/// An older program counts renewals instead of noting their times.
+fn held(lease: &lease::Stored) -> Option<HeldLease> {
     const OLDEST: i64 = 1_000_000_000_000;
-    let age = Duration::from_millis(u64::try_from(age).unwrap_or(0));
-    let renewed =
-        UNIX_EPOCH + Duration::from_millis(u64::try_from(renewal).ok().filter(|_| renewal >= OLDEST)?);
-    Some(HeldLease { host: host.to_owned(), renewed: renewed.into(), age })
+    let age = Duration::from_millis(u64::try_from(lease.age).unwrap_or(0));
+    let renewal = u64::try_from(lease.renewal).ok().filter(|_| lease.renewal >= OLDEST)?;
+    let renewed = UNIX_EPOCH + Duration::from_millis(renewal);
+    Some(HeldLease { host: lease.host.clone(), machine: lease.holder.clone(), renewed: renewed.into(), age })
 }
 
 pub fn one(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<Option<Subscription>> {
@@ -121,7 +125,7 @@ fn map(row: &Row) -> Subscription {
         held_by: None,
         ran_on: None,
         elsewhere: Vec::new(),
-        lease: None,
+        leases: Vec::new(),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::files::host;
 use crate::model::ledger::Claim;
 use crate::model::location::Location;
-use crate::model::run::{Phase, ProcessId, Task};
+use crate::model::run::{Crew, Phase, ProcessId, Task};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::model::time::{self, Time};
 use crate::queue::Queue;
@@ -58,7 +58,7 @@ pub struct EventHandler {
 }
 
 /// A run that has not ended.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct RunUnderWay {
     pub thread: Location,
     pub consumer: ConsumerId,
@@ -146,14 +146,41 @@ fn add(queue: &mut Queue, all: &mut Vec<EventHandler>) -> Result<()> {
         }
     }
     for subscription in queue.subscriptions()? {
-        let (subscription, at_work) = settled(queue, subscription)?;
-        if at_work != AtWork::Nobody {
-            let runs = runs(queue, &subscription)?;
-            let of = handler_of(queue, &subscription, at_work, all);
-            all[of].runs.extend(runs);
+        let (subscription, who) = settled(queue, subscription)?;
+        if who == AtWork::Nobody {
+            continue;
+        }
+        let runs = runs(queue, &subscription)?;
+        let parts = parts(&subscription);
+        if parts.len() < 2 {
+            let of = handler_of(queue, &subscription, who, all);
+            all[of].runs.extend(runs.into_iter().map(|(_, run)| run));
+            continue;
+        }
+        for (machine, part) in parts {
+            let who = at_work(queue.files(), &part);
+            if who != AtWork::Nobody {
+                let of = handler_of(queue, &part, who, all);
+                let own = runs.iter().filter(|(of, _)| of.as_ref() == Some(&machine));
+                all[of].runs.extend(own.map(|(_, run)| run.clone()));
+            }
         }
     }
     Ok(())
+}
+
+/// A pool as each of the machines that share it has it.
+fn parts(subscription: &Subscription) -> Vec<(String, Subscription)> {
+    let part = |(machine, crew): (&String, &Crew)| {
+        let leases = subscription.leases.iter().filter(|lease| lease.machine.as_ref() == Some(machine));
+        let mut part = Subscription { leases: leases.cloned().collect(), ..subscription.clone() };
+        let is_elsewhere = subscription.elsewhere.contains(machine);
+        part.held_by = part.leases.first().filter(|_| is_elsewhere).map(|lease| lease.host.clone());
+        (part.state.supervisor, part.state.home) = (crew.supervisor.clone(), crew.home);
+        part.state.since = crew.since;
+        (machine.clone(), part)
+    };
+    subscription.state.crews.iter().map(part).collect()
 }
 
 /// The process at work for a consumer that is recorded as running. The run may have ended after its row was read.
@@ -204,7 +231,7 @@ fn handler_of(
         AtWork::Process(pid) => Some(pid),
         _ => supervisor.map(|process| process.pid),
     };
-    let lease = subscription.lease.as_ref();
+    let lease = subscription.leases.first();
     let is_known = matches!(at_work, AtWork::Process(_));
     all.push(EventHandler {
         kind: if liveness == Liveness::Dead { Kind::Handler } else { Kind::Supervisor },
@@ -221,8 +248,9 @@ fn handler_of(
     all.len() - 1
 }
 
-/// What is under way for a consumer that is running: in a pool, that may be several runs.
-fn runs(queue: &mut Queue, subscription: &Subscription) -> Result<Vec<RunUnderWay>> {
+/// What is under way for a consumer that is running: in a pool, that may be several runs. Each with the machine that has
+/// claimed its events, where several may.
+fn runs(queue: &mut Queue, subscription: &Subscription) -> Result<Vec<(Option<String>, RunUnderWay)>> {
     let state = &subscription.state;
     let (events, upto) = match state.task {
         Some(Task::Batch(last)) => (Some(state.batch), Some(last)),
@@ -239,7 +267,7 @@ fn runs(queue: &mut Queue, subscription: &Subscription) -> Result<Vec<RunUnderWa
         upto,
     };
     if !subscription.options.is_pool() {
-        return Ok(vec![whole]);
+        return Ok(vec![(None, whole)]);
     }
     let ledger = queue.store.ledger(&subscription.consumer)?;
     // 0 is that of programs which take events by themselves.
@@ -250,7 +278,7 @@ fn runs(queue: &mut Queue, subscription: &Subscription) -> Result<Vec<RunUnderWa
         let is_there = move |claim: &Claim| (claim.machine.as_deref(), claim.place) == at;
         let claims = || ledger.claims().iter().filter(move |(_, claim)| is_there(claim));
         let tried = |id: &i64| ledger.waits().get(id).map_or(0, |wait| wait.attempts);
-        RunUnderWay {
+        let run = RunUnderWay {
             thread: whole.thread.clone(),
             consumer: whole.consumer.clone(),
             attempt: if claims().count() == 1 {
@@ -261,8 +289,9 @@ fn runs(queue: &mut Queue, subscription: &Subscription) -> Result<Vec<RunUnderWa
             since: claims().map(|(_, claim)| claim.since).min(),
             events: Some(claims().count() as u64),
             upto: claims().map(|(id, _)| *id).max(),
-        }
+        };
+        (at.0.map(str::to_owned), run)
     };
     // Handlers that are kept claim nothing, unless other machines have some, too.
-    Ok(if places.is_empty() { vec![whole] } else { places.into_iter().map(of_place).collect() })
+    Ok(if places.is_empty() { vec![(None, whole)] } else { places.into_iter().map(of_place).collect() })
 }

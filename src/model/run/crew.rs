@@ -49,19 +49,25 @@ impl Default for Crew {
 /// All of them, by their machines.
 pub type Crews = BTreeMap<String, Crew>;
 
-/// How many places a machine may have of `all`: those that others do not have, and if one of them could use more, no more
-/// than its share. A machine that has more than that lets them go as its runs end.
+/// How many places a machine may have of `all`: those that others do not have, and if some of them could use more, no more
+/// than its share of what these and the machine itself may have. A machine that has more than that lets them go as its runs end.
 pub fn allotment(crews: &Crews, machine: &str, all: u32) -> u32 {
     let others = crews.iter().filter(|(other, _)| *other != machine);
-    let taken = others.clone().fold(0_u32, |sum, (_, crew)| sum.saturating_add(crew.places));
-    let free = all.saturating_sub(taken);
-    if !others.clone().any(|(_, crew)| crew.wants) {
+    let places = |wants: bool| {
+        let those = others.clone().filter(|(_, crew)| crew.wants == wants);
+        those.fold(0_u32, |sum, (_, crew)| sum.saturating_add(crew.places))
+    };
+    // Those that have enough keep what they have.
+    let shared = all.saturating_sub(places(false));
+    let free = shared.saturating_sub(places(true));
+    let wanting = others.clone().filter(|(_, crew)| crew.wants);
+    let before = wanting.clone().filter(|(other, _)| other.as_str() < machine).count();
+    let count = wanting.count() + 1;
+    if count == 1 {
         return free;
     }
-    let count = u32::try_from(others.count()).unwrap_or(u32::MAX).saturating_add(1);
-    let before = crews.keys().take_while(|other| other.as_str() < machine).count();
-    let has_rest = u32::try_from(before).is_ok_and(|before| before < all % count);
-    free.min(all / count + u32::from(has_rest))
+    let (count, before) = (count.try_into().unwrap_or(u32::MAX), before.try_into().unwrap_or(u32::MAX));
+    free.min(shared / count + u32::from(before < shared % count))
 }
 
 impl RunState {

@@ -42,6 +42,11 @@ impl Machine {
         wait_for("the folder of the thread", find)
     }
 
+    /// Its log, for people.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.base().join("logs/thread.log")).unwrap_or_default()
+    }
+
     pub fn thread(&self, args: &[&str]) -> Run {
         self.in_thread(&self.path("bin/thread")).args(args)
     }

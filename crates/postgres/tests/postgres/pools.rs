@@ -161,7 +161,11 @@ fn loses_nothing(deliver: Option<(&str, &str, &str)>) {
     });
     works.pullers.iter_mut().for_each(end_group);
     let lines = |name: &str| fs::read_to_string(home.join(name)).unwrap_or_default();
-    assert_eq!(lines("overlaps"), "", "after {kills} kills");
+    let overlaps = lines("overlaps");
+    if !overlaps.is_empty() {
+        let logs = works.machines.each_ref().map(Machine::log).join("\n--\n");
+        panic!("after {kills} kills, crashes at {crashes:?}:\n{overlaps}\n{}\n{logs}", lines("begun"));
+    }
     let done: BTreeSet<i64> = lines("done").lines().map(|id| id.parse().unwrap()).collect();
     assert_eq!(done, (1..=pushed).collect(), "after {kills} kills");
     let mut newest = BTreeMap::new();

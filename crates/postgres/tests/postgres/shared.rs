@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use thread_testkit::{names, postgres::Server, wait_until};
 
 use crate::machine::{Machine, Proxy};
@@ -99,12 +100,17 @@ impl Shared {
         self.pushed += count;
     }
 
+    /// So that there is always something to do.
+    fn refill(&mut self) {
+        if self.pushed - self.one.bot("last_acked_id").as_i64().unwrap() < 40 {
+            self.push(8);
+        }
+    }
+
     fn wait_for_both(&mut self) {
         drop(fs::remove_file(self.home().join("both")));
         wait_until("both machines to be at work at once", || {
-            if self.pushed - self.one.bot("last_acked_id").as_i64().unwrap() < 40 {
-                self.push(8);
-            }
+            self.refill();
             self.home().join("both").exists()
         });
     }
@@ -147,12 +153,19 @@ fn a_link_is_cut(deliver: &str) {
     shared.push(40);
     shared.start();
     shared.wait_for_both();
+    wait_until("both to be shown", || {
+        shared.refill();
+        let leases = shared.one.bot("leases");
+        let places = leases.as_array().unwrap().iter().map(|lease| lease["places"].as_u64().unwrap());
+        let workers = shared.one.ok(&["workers", "--json"]);
+        let workers = workers.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let runs: usize = workers.map(|worker| worker["runs"].as_array().unwrap().len()).sum();
+        (places.clone().count(), places.sum::<u64>() <= 4) == (2, true) && (2..=4).contains(&runs)
+    });
     let state = shared.machines[0].path("state");
     fs::write(shared.home().join("slow"), state.to_str().unwrap()).unwrap();
     wait_until("slow handlers", || {
-        if shared.pushed - shared.one.bot("last_acked_id").as_i64().unwrap() < 40 {
-            shared.push(8);
-        }
+        shared.refill();
         !shared.lines("slept").is_empty()
     });
     shared.proxy.cut();

@@ -325,7 +325,7 @@ impl Store for MemoryStore {
             held_by: None,
             ran_on: None,
             elsewhere: Vec::new(),
-            lease: None,
+            leases: Vec::new(),
         };
         self.subscriptions.insert(consumer.clone(), subscription);
         from.map(|id| self.move_cursor(&consumer, id, Move::Seek)).transpose()

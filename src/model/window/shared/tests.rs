@@ -452,6 +452,18 @@ fn places_are_shared_out() {
     let three: Crews =
         ["a", "b", "c"].map(|name| (name.to_owned(), Crew { wants: true, ..Crew::default() })).into();
     assert_eq!(["a", "b", "c"].map(|name| allotment(&three, name, 8)), [3, 3, 2]);
+    // One that has enough leaves the others the rest.
+    let settled = Crew { places: 1, wants: false, ..Crew::default() };
+    let idle = Crew { places: 0, ..settled.clone() };
+    let with = |b: Crew| {
+        Crews::from_iter(
+            [("b".to_owned(), b)]
+                .into_iter()
+                .chain(three.clone().into_iter().filter(|(name, _)| name != "b")),
+        )
+    };
+    let shares = |crews: &Crews| ["a", "c"].map(|name| allotment(crews, name, 8));
+    assert_eq!((shares(&with(settled)), shares(&with(idle))), ([4, 3], [4, 4]));
 }
 
 /// What is finished in one range is passed at once.

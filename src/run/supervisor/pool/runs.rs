@@ -115,8 +115,8 @@ impl Pool<'_, '_> {
                 left.drain(..).for_each(|id| self.window.finish(id));
             }
             then = Then::Stall(STOPPED.to_owned());
-        } else if closing == Some(Closing::Stalled) {
-            then = Then::Stall(self.stalls.clone().unwrap_or_default());
+        } else if let Some(why) = self.stalls.clone().filter(|_| closing == Some(Closing::Stalled)) {
+            then = Then::Stall(why);
         } else if interrupted || self.is_void() {
             // It costs no attempt.
         } else if cannot_run && supervisor.lease.is_some() {
