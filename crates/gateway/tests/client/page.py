@@ -32,6 +32,13 @@ if not CHROMIUM:
 
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
          "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+# What playwright disables, since only the last list counts, and the page for suggestions of the address bar that each
+# window has: it takes more processor time than ours.
+FLAGS.append("--disable-features=" + ",".join([
+    "AimEnabled", "AvoidCorsURLLoaderRestartOnRedirect", "AvoidUnnecessaryBeforeUnloadCheckSync", "DestroyProfileOnBrowserClose",
+    "HttpsFirstBalancedModeAutoEnable", "HttpsUpgrades", "LensOverlay", "MediaRouter", "NetworkTimeServiceQuerying",
+    "OptimizationHints", "PaintHolding", "PreconnectToSearch", "ThirdPartyStoragePartitioning",
+    "WebUIOmniboxAimPopup", "WebUIOmniboxFullPopup", "WebUIOmniboxPopup"]))
 PLAYER = f"{shlex.quote(sys.executable)} {shlex.quote(str(pathlib.Path(__file__).with_name('page_agent.py')))}"
 NDJSON = ("--agent", PLAYER, "--protocol", "ndjson")
 ACP = ("--agent", f"{PLAYER} --acp", "--protocol", "acp", "--permit", "ask")
