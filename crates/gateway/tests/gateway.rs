@@ -9,7 +9,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
+use std::sync::{OnceLock, mpsc};
 use std::time::Duration;
 
 use thread_testkit::{clients, long, missing, program};
@@ -46,9 +46,6 @@ fn scenario(module: &str, name: &str) {
         Ok(python) => python,
         Err(needs) => return missing(needs),
     };
-    // Scenarios that load the machine as much as possible run one after another.
-    static LOADED: Mutex<()> = Mutex::new(());
-    let _turn = (module == "leaving").then(|| LOADED.lock().unwrap_or_else(PoisonError::into_inner));
     program("thread-agent");
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut command = Command::new(python);
@@ -393,15 +390,6 @@ scenarios! {
         thousands_of_sessions_are_listed_without_being_opened
         a_thread_that_cannot_be_shown_is_reported_at_the_start
     }
-    leaving {
-        abandoned_requests_delay_no_other_client
-        abandoned_websockets_delay_no_other_client
-        waiting_or_abandoned_stops_delay_no_other_client
-        sessions_deleted_while_their_handlers_end_delay_no_other_client
-        waiting_or_abandoned_tools_delay_no_other_client
-        a_tail_that_lags_keeps_no_file_open
-        a_copy_and_searches_delay_no_other_client
-    }
     description {
         made_up_requests_get_answers_that_are_described
     }
@@ -557,6 +545,15 @@ scenarios! {
         half_of_the_descriptors_are_kept_for_those_who_are_in
         without_descriptors_the_gateway_waits_and_then_continues
         a_lack_of_descriptors_is_called_by_its_name
+    }
+}
+
+/// These load the machine as much as possible, so they run one after another: in one test, so that the others wait for
+/// nothing meanwhile.
+#[test]
+fn clients_that_leave_delay_no_other_client() {
+    for name in defined("leaving") {
+        scenario("leaving", &name);
     }
 }
 

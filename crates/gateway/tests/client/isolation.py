@@ -126,7 +126,7 @@ async def three_broken_sessions_affect_no_other():
 
 
 async def readers_that_have_stopped_cost_nothing_and_miss_nothing():
-    stopped, pieces = 100, 200 if LONG else 60
+    stopped, pieces = 100, 200 if LONG else 40
     with Gateway() as gateway:
         client = await gateway.client()
         session = (await client.request("sessions.new"))["sessionId"]

@@ -4,7 +4,7 @@ repeats the message. It speaks ndjson, or the Agent Client Protocol with --acp (
 A play is a list of steps: ["think", text], ["say", text], ["call", id, name, arguments], ["result", id, name, value],
 ["fail", id, name, error], ["plan", entries], ["ask", call id, title, arguments, details], ["wait", file], ["exit", code],
 ["update", keys] (with --acp: a tool call as the protocol has it), ["change", call id, title, content] (asks for it),
-["many", count] (words, a thousand a second), ["sub", call id, name, line of shell].
+["many", count] (words, a thousand a second, until there is a file `enough`), ["sub", call id, name, line of shell].
 """
 
 import json
@@ -37,6 +37,8 @@ class Player:
             elif step == "many":
                 began = time.monotonic()
                 for n in range(given[0]):
+                    while os.path.exists("enough"):
+                        time.sleep(1)
                     self.say(f"word{n} " if n % 12 else f"word{n}\n\n")
                     time.sleep(max(0, began + n / 1000 - time.monotonic()))
             elif step == "sub":
