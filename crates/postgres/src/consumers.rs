@@ -19,6 +19,10 @@ use crate::link::{Session, bytes, int, text};
 use crate::machine::Machine;
 use crate::{dead_letters, figures, lease, ledger, steps};
 
+/// The next revision of a consumer's row. No number comes twice: the server may crash and lose a revision that somebody has
+/// seen, and what others store then must not look like that one.
+pub const NEXT_REVISION: &str = "(random() * 9007199254740992)::bigint";
+
 /// One subscription, or all.
 pub fn list(session: &mut Session<'_>, consumer: Option<&ConsumerId>) -> Result<Vec<Subscription>> {
     let sql = "SELECT c.consumer_id, c.handler_cmd, c.filter, c.cwd, c.token, c.revision, c.scanned_filter, \
@@ -136,10 +140,12 @@ pub fn subscribe(session: &mut Session<'_>, new: &NewSubscription) -> Result<Opt
         Some(before) if new.replace && new.is_like(&before) => return seek(session, new),
         Some(before) if new.replace && new.adjusts(&before) => {
             ledger::drop_waits(session, &new.consumer)?;
-            let sql = "UPDATE @consumers SET options = $3, run = $4, revision = revision + 1 \
-                       WHERE thread = $1 AND consumer_id = $2";
+            let sql = format!(
+                "UPDATE @consumers SET options = $3, run = $4, revision = {NEXT_REVISION} \
+                 WHERE thread = $1 AND consumer_id = $2"
+            );
             let (options, run) = (to_json(&new.options), to_json(&before.state.adjusted()));
-            session.rows(sql, &[text(&consumer), text(&options), text(&run)])?;
+            session.rows(&sql, &[text(&consumer), text(&options), text(&run)])?;
             return seek(session, new);
         }
         Some(before) if new.replace => {
@@ -267,9 +273,10 @@ pub fn update_run(
     {
         return Ok(None);
     }
-    let sql =
-        "UPDATE @consumers SET run = $3, revision = revision + 1 WHERE thread = $1 AND consumer_id = $2";
-    session.rows(sql, &[text(&consumer.as_str()), text(&to_json(&update.state))])?;
+    let sql = format!(
+        "UPDATE @consumers SET run = $3, revision = {NEXT_REVISION} WHERE thread = $1 AND consumer_id = $2"
+    );
+    session.rows(&sql, &[text(&consumer.as_str()), text(&to_json(&update.state))])?;
     for change in &update.dead_letters {
         dead_letters::update(session, consumer, change)?;
     }

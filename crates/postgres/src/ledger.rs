@@ -8,6 +8,7 @@ use thread::model::subscription::ConsumerId;
 use thread::model::time::{self, Moment};
 use thread::store::RunUpdate;
 
+use crate::consumers::NEXT_REVISION;
 use crate::link::{Session, int, text};
 
 pub fn load(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<Ledger> {
@@ -146,9 +147,11 @@ pub fn clear(session: &mut Session<'_>, consumer: &ConsumerId, is_kept: bool) ->
     drop_open(session, consumer)?;
     if is_kept {
         // For a supervisor: what its handler has finishes nothing any more.
-        let sql = "UPDATE @consumers SET rewinds = rewinds + 1, revision = revision + 1 \
-                   WHERE thread = $1 AND consumer_id = $2";
-        session.rows(sql, &[text(&name)])?;
+        let sql = format!(
+            "UPDATE @consumers SET rewinds = rewinds + 1, revision = {NEXT_REVISION} \
+             WHERE thread = $1 AND consumer_id = $2"
+        );
+        session.rows(&sql, &[text(&name)])?;
     }
     Ok(())
 }

@@ -11,6 +11,12 @@ use std::sync::{Arc, Mutex};
 
 use thread_testkit::{Run, Signal, World, kill, send, wait_for, wait_until};
 
+/// The schema that a location names.
+pub fn schema_of(location: &str) -> &str {
+    let (_, rest) = location.split_once("schema=").unwrap();
+    rest.split(['&', '#']).next().unwrap()
+}
+
 /// A [`World`] whose `thread` is `thread-postgres`.
 pub struct Machine {
     world: World,

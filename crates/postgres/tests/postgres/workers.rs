@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use thread_testkit::postgres::{Server, server};
 use thread_testkit::wait_until;
 
-use crate::machine::Machine;
+use crate::machine::{Machine, schema_of};
 
 fn two() -> Option<(&'static Server, Machine, Machine)> {
     let server = server()?;
@@ -14,11 +14,6 @@ fn two() -> Option<(&'static Server, Machine, Machine)> {
     let (one, other) = (Machine::new(&location), Machine::new(&location));
     one.ok(&["init", &location]);
     Some((server, one, other))
-}
-
-fn schema(machine: &Machine) -> String {
-    let (_, rest) = machine.location.split_once("schema=").unwrap();
-    rest.split(['&', '#']).next().unwrap().to_owned()
 }
 
 fn workers(machine: &Machine) -> Vec<Value> {
@@ -89,7 +84,7 @@ fn an_idle_worker_writes_once_a_minute_and_a_busy_one_no_more() {
     one.ok(&["subscribe", "bot", "cat >/dev/null", "--deliver", "stdin"]);
     one.start_worker(&[]);
     wait_until("the worker", || workers(&other).len() == 1);
-    let schema = schema(&one);
+    let schema = schema_of(&one.location).to_owned();
     let row = || server.psql(&format!("SELECT xmin, seen, threads FROM {schema}.workers"));
     let before = row();
     for n in 1..=5 {
@@ -105,7 +100,7 @@ fn an_idle_worker_writes_once_a_minute_and_a_busy_one_no_more() {
 #[test]
 fn a_machine_that_is_gone_is_lost_and_forgotten_by_others_after_a_day() {
     let Some((server, mut one, other)) = two() else { return };
-    let schema = schema(&one);
+    let schema = schema_of(&one.location).to_owned();
     one.start_worker(&[]);
     wait_until("the worker", || workers(&other).len() == 1);
     one.kill();
@@ -128,7 +123,7 @@ fn a_machine_that_is_gone_is_lost_and_forgotten_by_others_after_a_day() {
 #[test]
 fn a_worker_of_all_threads_is_one_row_and_makes_the_table_where_it_is_missing() {
     let Some((server, mut one, other)) = two() else { return };
-    let schema = schema(&one);
+    let schema = schema_of(&one.location).to_owned();
     // As a schema that was made by an older program.
     server.psql(&format!("DROP TABLE {schema}.workers"));
     assert!(workers(&other).is_empty());

@@ -1074,7 +1074,8 @@ pub fn a_run_update_applies_to_the_state_that_was_read(store: &mut dyn Store) {
         let update = RunUpdate { durable, ..RunUpdate::state(state.clone()) };
         let updated = store.update_run(&seen, &update).unwrap().unwrap();
         assert_eq!(updated, get(store, "c"));
-        assert_eq!((updated.state, updated.revision), (state.clone(), seen.revision + 1));
+        assert_eq!(updated.state, state);
+        assert_ne!(updated.revision, seen.revision);
     }
     assert_eq!((get(store, "c").token, get(store, "c").last_acked_id), (seen.token, 0));
 }
