@@ -86,6 +86,12 @@ impl Checker {
                     return Err(format!("event {id} has failed {} times", wait.attempts));
                 }
             }
+            Action::BuriesAsKnown(id, attempts) => {
+                let known = self.earlier.get(&(name.to_owned(), *id)).copied().unwrap_or_default();
+                if known.attempts + 1 != *attempts {
+                    return Err(format!("event {id} has failed {attempts} times"));
+                }
+            }
             Action::Resume { waits, .. } => waits.iter().for_each(|id| self.changes(name, from, *id)),
             Action::Fails(id, _) | Action::PutsOff(id, _) | Action::SetsApart(id, _) => {
                 self.changes(name, from, *id);

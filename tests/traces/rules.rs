@@ -75,6 +75,8 @@ pub enum Action {
     Fails(i64, Wait),
     /// It fails, or is put off, and its supervisor does not know that somebody has changed its wait just now.
     AsKnown(i64, Wait),
+    /// The same, where that was the last of so many attempts.
+    BuriesAsKnown(i64, i64),
     PutsOff(i64, Wait),
     /// It failed with others, and is given alone from now on.
     SetsApart(i64, Wait),

@@ -86,7 +86,12 @@ fn event(id: i64, from: &Consumer, to: &Consumer, is_dead: bool, actions: &mut V
     if to.is_done(id) {
         let is_new = to.letters.get(&id).is_some_and(|letter| from.letters.get(&id) != Some(letter));
         let is_buried = is_new || (is_dead && to.letters.contains_key(&id));
-        actions.push(if is_buried { Action::Buries(id) } else { Action::Finishes(id) });
+        let known = from.waits.get(&id).map_or(0, |wait| wait.attempts) + 1;
+        actions.push(match to.letters.get(&id).filter(|_| is_buried) {
+            Some(letter) if letter.attempts == known => Action::Buries(id),
+            Some(letter) => Action::BuriesAsKnown(id, letter.attempts),
+            None => Action::Finishes(id),
+        });
         return;
     }
     let before = from.waits.get(&id).copied().unwrap_or_default();
@@ -130,6 +135,7 @@ fn runs_are_those(from: &Consumer, ended: &[Ended], actions: &[Action]) -> bool 
         match action {
             Action::Fails(id, _) | Action::AsKnown(id, _) | Action::SetsApart(id, _) => failed.insert(*id),
             Action::PutsOff(id, _) | Action::Buries(id) | Action::ByHand(id, _) => failed.insert(*id),
+            Action::BuriesAsKnown(id, _) => failed.insert(*id),
             Action::Finishes(id) => finished.insert(*id),
             Action::GivesBack(id) => back.insert(*id),
             _ => true,

@@ -86,9 +86,12 @@ pub fn apply(c: &mut Consumer, action: &Action) -> Allowed {
         }
         Action::Buries(id) => {
             let before = given(c, *id)?;
-            c.letters.insert(*id, Letter { attempts: before.attempts + 1, retry: false });
-            c.state.dead += 1;
-            finish(c, *id);
+            bury(c, *id, before.attempts + 1);
+        }
+        Action::BuriesAsKnown(id, attempts) => {
+            given(c, *id)?;
+            only_if(c.options.kind != Kind::Claims, "a program has no supervisor")?;
+            bury(c, *id, *attempts);
         }
         Action::ByHand(id, action) => {
             let claim = c.claims.get(id).cloned().ok_or("nobody has it")?;
@@ -115,6 +118,12 @@ pub fn apply(c: &mut Consumer, action: &Action) -> Allowed {
 fn given(c: &Consumer, id: i64) -> Result<Wait, &'static str> {
     only_if(c.events.contains_key(&id) && !c.is_done(id), "it is finished already")?;
     Ok(c.waits.get(&id).copied().unwrap_or_default())
+}
+
+fn bury(c: &mut Consumer, id: i64, attempts: i64) {
+    c.letters.insert(id, Letter { attempts, retry: false });
+    c.state.dead += 1;
+    finish(c, id);
 }
 
 fn put_off(c: &mut Consumer, id: i64, wait: Wait) -> Allowed {
