@@ -23,7 +23,7 @@ use super::dispatch::{self, NextStep, Start, is_left_to_others, next_step, try_l
 use super::guard::Guard;
 use super::handler;
 use super::launcher::{GUARD, Launcher, WakeBy};
-use super::outcome::{End, record_end};
+use super::outcome::{End, record_end, record_end_of_wait};
 use super::process;
 use super::shutdown::Shutdown;
 use crate::error::{Error, IoContext, Result};
@@ -197,12 +197,22 @@ impl Supervisor<'_> {
                     continue;
                 }
             }
+            if self.is_being_stopped_by_others(&subscription) {
+                drop(queue);
+                self.watcher.wait(LOOK_EVERY / 10, [self.shutdown.poll_fd()]);
+                continue;
+            }
             if subscription.state.phase == Phase::Running && !self.is_at_work_elsewhere(&subscription) {
                 // The supervisor of that run is dead, or we could not hold the lock.
                 match self.retrying(|| self.record_abandoned(&mut queue, &subscription))? {
                     Some(recorded) => subscription = recorded,
                     None => continue,
                 }
+            }
+            if subscription.state.phase == Phase::Waiting && subscription.state.stop.is_some() {
+                // The wait is over before whoever asked has ended it, or was killed.
+                self.retrying(|| record_end_of_wait(&mut queue, &subscription))?;
+                continue;
             }
             if !subscription.options.finishes_singly() && self.has_pool() {
                 // It has replaced one with runs that go on.
@@ -250,12 +260,22 @@ impl Supervisor<'_> {
     ) -> Result<Option<Subscription>> {
         log!(queue, Warn, "dispatch: consumer={} abandoned by its supervisor", self.consumer);
         self.end_rest(subscription);
-        if subscription.state.task == Some(Task::Pool) {
+        // If a stop was asked for, it is the end of all.
+        let goes_on = subscription.state.stop.is_none() || self.machine().is_some();
+        if subscription.state.task == Some(Task::Pool) && goes_on {
             return self.record_abandoned_pool(queue, subscription);
         }
         let began = subscription.state.since.unwrap_or_else(Utc::now).min(Utc::now());
         let end = End { exit: Exit::Unknown, interrupted: false, output: "", span: None, at: began };
         record_end(queue, subscription, &end)
+    }
+
+    /// Whether a pool is to be stopped whose supervisor was killed, and its runs are still there: whoever has asked ends
+    /// them, or waits for them.
+    fn is_being_stopped_by_others(&self, subscription: &Subscription) -> bool {
+        let state = &subscription.state;
+        let is_abandoned = state.phase == Phase::Running && self.machine().is_none();
+        is_abandoned && state.task == Some(Task::Pool) && state.stop.is_some() && self.has_pool()
     }
 
     /// Whether runs of a pool are at work.

@@ -182,6 +182,47 @@ fn stop_ends_a_wait_and_costs_no_attempt() {
     assert_eq!(world.lines("runs").len(), 1);
 }
 
+/// What a `stop` leaves that is killed as soon as it has asked.
+fn ask_to_stop(world: &World) {
+    let request = serde_json::json!({"signal": 15, "kill_after_ms": 1000, "skip": false});
+    world.set_run_state("bot", "$.stop", request);
+}
+
+/// The wait may also just be over when `stop` asks.
+#[test]
+fn a_wait_that_is_to_be_stopped_is_not_followed_by_a_run() {
+    let world = World::with_thread();
+    world.subscribe("bot", "echo run >> runs; exit 1", &["--backoff", "1d"]);
+    world.push("a");
+    world.wait_for_state("bot", "waiting");
+    ask_to_stop(&world);
+    world.set_run_state("bot", "$.next_try", "2026-01-01T00:00:00Z");
+    world.thread(["dispatch"]).ok();
+    world.wait_for_state("bot", "stalled");
+    assert_eq!(world.consumer("bot")["reason"], "stopped");
+    assert_eq!(world.lines("runs").len(), 1);
+}
+
+#[test]
+fn a_pool_that_is_to_be_stopped_is_stopped_though_its_supervisor_was_killed() {
+    let world = World::with_thread();
+    let handler = "read -r line; echo run >>runs; : >up; until [ -e go ]; do sleep 0.01; done";
+    world.subscribe("bot", handler, &["--deliver", "stdin", "--concurrency", "1"]);
+    world.push("a");
+    world.wait_for_file("up");
+    world.push("b");
+    world.kill_supervisor("bot");
+    ask_to_stop(&world);
+    world.thread(["dispatch"]).ok();
+    world.write("go", "");
+    world.wait_for_state("bot", "stalled");
+    assert_stopped(&world);
+    assert_eq!(world.lines("runs").len(), 1);
+    world.thread(["resume", "bot"]).quiet();
+    world.wait_until("both to be handled", || world.consumer("bot")["last_acked_id"] == 2);
+    world.wait_until_quiet();
+}
+
 #[test]
 fn stopping_a_retried_dead_letter_parks_it_as_it_was() {
     let world = World::with_thread();
