@@ -11,7 +11,7 @@ import tempfile
 import urllib.error
 import urllib.request
 
-from harness import PATIENCE, SERVE, Gateway, Refused, run
+from harness import LONG, PATIENCE, SERVE, Gateway, Refused, run
 
 HERE = pathlib.Path(__file__).parent
 PYTHON = sys.executable
@@ -279,7 +279,7 @@ async def a_session_is_moved_to_another_agent_which_knows_what_was_said():
 
 
 async def a_move_is_done_or_not_begun_whatever_is_killed():
-    rounds = 60 if os.environ.get("THREAD_FAULTS") == "long" else 12
+    rounds = 60 if LONG else 12
     with tempfile.TemporaryDirectory() as folder:
         file = write(folder, *({"name": name, "command": f"echo {name}; cat >/dev/null"} for name in ("one", "two")))
         with Gateway("--agents", file, cwd=folder) as gateway:

@@ -2,14 +2,12 @@
 
 import asyncio
 import json
-import os
 import time
 
 import websockets
 
-from harness import PATIENCE, Gateway, fast_clock, most_memory, run
+from harness import LONG, PATIENCE, Gateway, fast_clock, most_memory, run
 
-LONG = os.environ.get("THREAD_FAULTS") == "long"
 TEXT, CLOSE, PING = 1, 8, 9
 
 

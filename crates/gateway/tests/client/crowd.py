@@ -20,13 +20,12 @@ import time
 import websockets
 
 from agent import answer
-from harness import EVENT, PATIENCE, SERVE, THREAD, Client, Gateway, Refused, run
+from harness import EVENT, LONG, PATIENCE, SERVE, THREAD, Client, Gateway, Refused, run
 
 AGENT = f"{shlex.quote(sys.executable)} {shlex.quote(str(pathlib.Path(__file__).with_name('agent.py')))}"
 HERE = pathlib.Path(__file__).parent
 WS = os.environ.get("GATEWAY_WS")
 CHAT = os.environ.get("THREAD_CHAT")
-LONG = os.environ.get("THREAD_FAULTS") == "long"
 BROKEN = (ConnectionError, OSError, websockets.WebSocketException, TimeoutError)
 
 

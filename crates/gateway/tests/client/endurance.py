@@ -13,8 +13,8 @@ import statistics
 import sys
 import time
 
-from crowd import BROKEN, LONG
-from harness import PATIENCE, THREAD, Client, Gateway, Refused, run
+from crowd import BROKEN
+from harness import LONG, PATIENCE, THREAD, Client, Gateway, Refused, run
 
 PLAYER = f"{shlex.quote(sys.executable)} {shlex.quote(str(pathlib.Path(__file__).with_name('page_agent.py')))}"
 # Minutes.

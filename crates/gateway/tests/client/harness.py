@@ -22,6 +22,8 @@ import websockets
 SERVE = os.environ["THREAD_SERVE"]
 THREAD = os.environ["THREAD_PROGRAM"]
 SCHEMAS = pathlib.Path(os.environ["DOCS"]) / "schema"
+# The long forms of scenarios, which do more of the same.
+LONG = os.environ.get("THREAD_FAULTS") == "long"
 # A generous limit, in seconds, since a machine may be slow.
 PATIENCE = 120
 

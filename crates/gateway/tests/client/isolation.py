@@ -10,10 +10,9 @@ import statistics
 import time
 
 from closing import CLOSE, PING, TEXT, connect, one_frame, send, send_text, slow_websocket
-from harness import PATIENCE, Gateway, most_memory, run, stays_within
+from harness import LONG, PATIENCE, Gateway, most_memory, run, stays_within
 from limits import fetched
 
-LONG = os.environ.get("THREAD_FAULTS") == "long"
 WRITERS = 36
 
 

@@ -10,12 +10,11 @@ import time
 import urllib.parse
 import uuid
 
-from harness import PATIENCE, Gateway, run
+from harness import LONG, PATIENCE, Gateway, run
 from isolation import token_latency
 from look import Queues, with_httpx
 
 # How many of each kind leave: more than may be worked on at the same time.
-LONG = os.environ.get("THREAD_FAULTS") == "long"
 LEAVE = 200 if LONG else 30
 # How often the requests of others are measured meanwhile, at least.
 TIMES = 5 if LONG else 2

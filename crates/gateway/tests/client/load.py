@@ -9,10 +9,9 @@ import resource
 import statistics
 import time
 
-from harness import PATIENCE, Gateway, Refused, most_memory, run
+from harness import LONG, PATIENCE, Gateway, Refused, most_memory, run
 from security import ask
 
-LONG = os.environ.get("THREAD_FAULTS") == "long"
 # How many connections all unauthenticated clients may have together.
 STRANGERS = 256
 

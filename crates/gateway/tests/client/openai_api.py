@@ -24,7 +24,7 @@ from agents import moves, write
 from answers import ASKING, call, play, result, session_of, token, until
 from attachments import PNG
 from crowd import AGENT, HERE
-from harness import PATIENCE, THREAD, Gateway, run
+from harness import LONG, PATIENCE, THREAD, Gateway, run
 from reboots import kill_everything
 
 PLAYER = f"{shlex.quote(sys.executable)} {shlex.quote(str(HERE / 'player.py'))} {shlex.quote(THREAD)}"
@@ -459,7 +459,7 @@ def normal(text):
 async def whatever_is_edited_the_agent_has_the_conversation_that_is_shown():
     seed = int(os.environ.get("SEED", random.randrange(10**6)))
     dice = random.Random(seed)
-    rounds = int(os.environ.get("ROUNDS", 500 if os.environ.get("THREAD_FAULTS") == "long" else 60))
+    rounds = int(os.environ.get("ROUNDS", 500 if LONG else 60))
     with Gateway("--agent", f"{AGENT} 0", "--protocol", "ndjson") as gateway:
         api = client(gateway)
         chats = [[]]

@@ -17,7 +17,7 @@ import urllib.error
 import urllib.request
 
 from attachments import PNG
-from harness import PATIENCE, THREAD, Gateway, run
+from harness import LONG, PATIENCE, THREAD, Gateway, run
 
 try:
     from playwright.async_api import async_playwright, expect
@@ -42,7 +42,6 @@ FLAGS.append("--disable-features=" + ",".join([
 PLAYER = f"{shlex.quote(sys.executable)} {shlex.quote(str(pathlib.Path(__file__).with_name('page_agent.py')))}"
 NDJSON = ("--agent", PLAYER, "--protocol", "ndjson")
 ACP = ("--agent", f"{PLAYER} --acp", "--protocol", "acp", "--permit", "ask")
-LONG = os.environ.get("THREAD_FAULTS") == "long"
 # The folder for screenshots of the page, if wanted.
 PICTURES = os.environ.get("PAGE_PICTURES")
 # Files of the page to use instead of those in the program, during development.

@@ -16,9 +16,9 @@ import subprocess
 import tempfile
 import zlib
 
-from harness import THREAD, Gateway, fast_clock, run
+from harness import LONG, THREAD, Gateway, fast_clock, run
 from looking import Thread, card
-from page import ACP, LONG, PICTURES, Browser, expect, go, plays
+from page import ACP, PICTURES, Browser, expect, go, plays
 
 NAMES = ["first-minute", "code", "diff", "trace", "variants", "strip", "consumers", "charts", "events", "dead-letters", "schedule", "phone"]
 SCRIPT = "#!/bin/sh\nset -e\ntar czf /backup/data.tgz /srv/data\n"

@@ -10,8 +10,8 @@ import signal
 import sys
 import time
 
-from crowd import LONG, processes_of
-from harness import PATIENCE, THREAD, Gateway, run
+from crowd import processes_of
+from harness import LONG, PATIENCE, THREAD, Gateway, run
 
 PLAYER = f"{shlex.quote(sys.executable)} {shlex.quote(str(pathlib.Path(__file__).with_name('page_agent.py')))}"
 ROUNDS = int(os.environ.get("ROUNDS", 50 if LONG else 3))

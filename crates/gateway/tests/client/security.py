@@ -19,9 +19,8 @@ import websockets
 
 from agui import get
 from attachments import PNG, upload
-from harness import SERVE, Gateway, run
+from harness import LONG, SERVE, Gateway, run
 
-LONG = os.environ.get("THREAD_FAULTS") == "long"
 
 
 def ask(gateway, path, method="GET", body=None, **headers):

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import datetime
 import json
-import os
 import pathlib
 import shutil
 import sqlite3
@@ -13,10 +12,9 @@ import threading
 import time
 import uuid
 
-from harness import PATIENCE, SERVE, THREAD, Gateway, run
+from harness import LONG, PATIENCE, SERVE, THREAD, Gateway, run
 from look import Look, Queues, with_httpx
 
-LONG = os.environ.get("THREAD_FAULTS") == "long"
 MANY = 2000 if LONG else 600
 
 

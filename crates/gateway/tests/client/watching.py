@@ -1,11 +1,10 @@
 """Hearing many sessions over one connection."""
 
 import asyncio
-import os
 import pathlib
 import tempfile
 
-from harness import Gateway, run
+from harness import LONG, Gateway, run
 
 LOUD = "tr a-z A-Z"
 
@@ -85,7 +84,7 @@ async def a_bot_loses_no_answer_when_it_speaks_in_the_next_session():
 
 
 async def answers_that_come_while_the_gateway_is_dead_are_heard_once():
-    rounds = 12 if os.environ.get("THREAD_FAULTS") == "long" else 4
+    rounds = 12 if LONG else 4
     with Gateway("--agent", "sleep 0.3; tr a-z A-Z") as gateway:
         maker = await gateway.client()
         sessions = [(await maker.request("sessions.new"))["sessionId"] for _ in range(6)]
