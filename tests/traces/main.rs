@@ -46,8 +46,8 @@ fn name(action: &Action) -> String {
     text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned()
 }
 
-/// Two steps that look like one: one in which nothing changes that the model knows, or two of a consumer that are not
-/// counted, such as two acknowledgements.
+/// Two steps that look like one: one in which nothing changes that the model knows, or two of a consumer of which one is not
+/// counted, such as two acknowledgements, or one and the end of a run that acknowledges as much.
 fn may_be_one(first: &Steps, second: &Steps) -> bool {
     let is_uncounted = |(_, action): &(String, Action)| {
         matches!(action, Action::Ack(_) | Action::Seek(_) | Action::Retry(_) | Action::Discard(_))
@@ -55,7 +55,7 @@ fn may_be_one(first: &Steps, second: &Steps) -> bool {
     let of = |steps: &Steps| steps.first().map(|(consumer, _)| consumer.clone());
     first.is_empty()
         || second.is_empty()
-        || (first.iter().chain(second).all(is_uncounted) && of(first) == of(second))
+        || (of(first) == of(second) && (first.iter().all(is_uncounted) || second.iter().all(is_uncounted)))
 }
 
 /// Takes out each step but the last. Returns how many were tried, how many were not missed, and which.

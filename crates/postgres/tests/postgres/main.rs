@@ -9,6 +9,7 @@ mod follow;
 mod guards;
 mod kept;
 mod kills;
+mod leases;
 mod ls;
 mod machine;
 mod machines;
