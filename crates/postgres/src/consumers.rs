@@ -17,11 +17,8 @@ use crate::clock::now;
 use crate::json::{from_json, to_json};
 use crate::link::{Session, bytes, int, text};
 use crate::machine::Machine;
+use crate::revision::NEXT_REVISION;
 use crate::{dead_letters, figures, lease, ledger, steps};
-
-/// The next revision of a consumer's row. No number comes twice: the server may crash and lose a revision that somebody has
-/// seen, and what others store then must not look like that one.
-pub const NEXT_REVISION: &str = "(random() * 9007199254740992)::bigint";
 
 /// One subscription, or all.
 pub fn list(session: &mut Session<'_>, consumer: Option<&ConsumerId>) -> Result<Vec<Subscription>> {

@@ -8,8 +8,8 @@ use thread::model::subscription::ConsumerId;
 use thread::model::time::{self, Moment};
 use thread::store::RunUpdate;
 
-use crate::consumers::NEXT_REVISION;
 use crate::link::{Session, int, text};
+use crate::revision::NEXT_REVISION;
 
 pub fn load(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<Ledger> {
     let consumer = consumer.as_str();

@@ -55,6 +55,7 @@ mod migrate;
 mod passfile;
 mod prune;
 mod read;
+mod revision;
 mod rows;
 mod scheduled;
 mod service;
