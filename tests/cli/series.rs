@@ -1,7 +1,7 @@
 //! `thread info --series`: how much was done when.
 
 use serde_json::{Value, json};
-use thread_testkit::World;
+use thread_testkit::{World, wait_until};
 
 fn series(world: &World, options: &[&str]) -> Value {
     let shown = world.thread([&["info", "--json", "--series"], options].concat()).quiet();
@@ -102,7 +102,10 @@ fn pushes_alone_keep_figures_from_growing() {
     world.wait_until_quiet();
     world.write("inbox/run/_retention", "");
     world.push("b");
-    assert_eq!(world.query("SELECT count(*) FROM figures WHERE seconds = 60"), 0);
+    // By the push, or by a supervisor that it has started.
+    wait_until("the figures to be merged", || {
+        world.query("SELECT count(*) FROM figures WHERE seconds = 60") == 0
+    });
     assert_eq!(world.query("SELECT sum(handled) FROM figures"), 1);
 }
 
