@@ -1141,7 +1141,8 @@ pub fn a_run_update_moves_the_cursor_and_makes_a_dead_letter_in_one_step(store: 
         ..RunUpdate::state(RunState::default())
     };
     let updated = store.update_run(&seen, &update).unwrap().unwrap();
-    assert_eq!((updated.last_acked_id, updated.dead, updated.revision), (4, 1, 1));
+    assert_eq!((updated.last_acked_id, updated.dead), (4, 1));
+    assert_ne!(updated.revision, seen.revision);
     assert_eq!(updated, get(store, "c"));
     // Never backwards, and never past the newest.
     for (id, cursor) in [(2, 4), (99, 6)] {
@@ -1310,7 +1311,7 @@ pub fn a_ledger_outlives_other_ways_of_delivery_but_no_seek_and_no_replacement_i
     store.subscribe(&NewSubscription { options: options.clone(), ..pool }).unwrap();
     let now = get(store, "c");
     assert_eq!((&now.token, &now.options, now.state.attempts), (&seen.token, &options, 0));
-    assert!(now.revision > seen.revision && now.state.phase == running(4).phase);
+    assert!(now.revision != seen.revision && now.state.phase == running(4).phase);
     let kept = store.ledger(&name("c")).unwrap();
     assert_eq!((kept.claims().len(), kept.waits().len()), (1, 0));
     store.move_cursor(&name("c"), 0, Move::Seek).unwrap();
@@ -1490,10 +1491,12 @@ pub fn a_dead_letter_needs_its_event(store: &mut dyn Store) {
     fill(store, 3);
     subscribe(store, "c");
     prune(store, PruneRange { upto: 1, ..EVERYTHING }).unwrap();
-    make_dead(store, "c", 1);
-    make_dead(store, "c", 9);
+    for id in [1, 9] {
+        let before = get(store, "c").revision;
+        make_dead(store, "c", id);
+        assert_ne!(get(store, "c").revision, before);
+    }
     assert_eq!(store.dead_letters(None).unwrap(), []);
-    assert_eq!(get(store, "c").revision, 2);
 }
 
 // Pruning.

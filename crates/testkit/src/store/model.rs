@@ -1,6 +1,6 @@
 //! Any sequence of operations has the same results on every store.
 //!
-//! Values that stores choose themselves, times and tokens, are normalised before comparing.
+//! Values that stores choose themselves, times, tokens and revisions, are normalised before comparing.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -238,11 +238,13 @@ struct World {
     history: Vec<Vec<Subscription>>,
     /// Number of each token, in order of appearance.
     tokens: HashMap<String, usize>,
+    /// The same of the revisions of each.
+    revisions: HashMap<(String, i64), i64>,
 }
 
 impl World {
     fn new(fresh: Fresh) -> World {
-        World { fresh, history: vec![Vec::new()], tokens: HashMap::new() }
+        World { fresh, history: vec![Vec::new()], tokens: HashMap::new(), revisions: HashMap::new() }
     }
 
     fn ago(&self, steps: usize) -> &[Subscription] {
@@ -257,7 +259,10 @@ impl World {
     fn plain(&mut self, subscription: Subscription) -> Subscription {
         let next = self.tokens.len();
         let token = self.tokens.entry(subscription.token.clone()).or_insert(next).to_string();
-        Subscription { token, updated_at: subscription.updated_at.map(|_| "then".to_owned()), ..subscription }
+        let next = self.revisions.len() as i64;
+        let revision = *self.revisions.entry((token.clone(), subscription.revision)).or_insert(next);
+        let updated_at = subscription.updated_at.map(|_| "then".to_owned());
+        Subscription { token, revision, updated_at, ..subscription }
     }
 
     /// Performs an operation. Returns its result and all observable content of the store.
