@@ -81,6 +81,45 @@ impl Sqlite {
     }
 }
 
+/// A static program that does nothing but overwrite bytes of a file and sync them.
+pub struct Floor {
+    program: PathBuf,
+    file: PathBuf,
+    bytes: String,
+}
+
+impl Floor {
+    const SOURCE: &str = r#"
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+int main(int count, char **words) {
+    size_t size = atol(words[2]);
+    int file = open(words[1], O_WRONLY | O_CLOEXEC);
+    char *bytes = malloc(size);
+    return !(file >= 0 && bytes && pwrite(file, bytes, size, 0) == (ssize_t)size && fdatasync(file) == 0);
+}
+"#;
+
+    pub fn new(place: &Place, bytes: u64) -> Floor {
+        let (source, program, file) = (place.path("floor.c"), place.path("floor"), place.path("bytes"));
+        std::fs::write(&source, Self::SOURCE).expect("the source is written");
+        run(Command::new("cc").args(["-O2", "-static", "-o"]).arg(&program).arg(&source));
+        let floor = Floor { program, file, bytes: bytes.to_string() };
+        // Its blocks are there.
+        std::fs::write(&floor.file, vec![1; usize::try_from(bytes).unwrap_or(0)])
+            .expect("the file is written");
+        run(&mut floor.command());
+        floor
+    }
+
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg(&self.file).arg(&self.bytes).stdin(Stdio::null()).stdout(Stdio::null());
+        command
+    }
+}
+
 /// A Redis server of our own that syncs every write.
 pub struct Redis {
     server: Child,

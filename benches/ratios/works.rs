@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use thread_testkit::bench::{Pairs, Plan, figure, quantile, reap, run, run_shell, time};
 
-use crate::peers::{Redis, Sqlite, is_there};
+use crate::peers::{Floor, Redis, Sqlite, is_there};
 use crate::place::Place;
 
 type Work = fn(&Plan, &Place);
@@ -16,6 +16,7 @@ type Work = fn(&Plan, &Place);
 pub const ALL: &[(&str, Work)] = &[
     ("start", start),
     ("push", push),
+    ("floor", floor),
     ("batch", batch),
     ("read", read),
     ("consumers", consumers),
@@ -65,6 +66,32 @@ fn push(plan: &Plan, place: &Place) {
     let pairs = Pairs::measure(rounds, || run(&mut push_busy).wall, || run(&mut push).wall);
     run(&mut place.in_thread(&busy, ["stop", "--consumer", "busy"]));
     pairs.row("push while its consumer runs, push", Some(1.1));
+}
+
+/// A push against the least that it can cost: an empty process that overwrites as many bytes as a push writes, and syncs them.
+fn floor(plan: &Plan, place: &Place) {
+    let work = "push, an empty process that writes and syncs as much";
+    if !is_there("cc", work) {
+        return;
+    }
+    let thread = place.new_thread(0);
+    let mut push = place.push(&thread);
+    // The first ones make files.
+    (0..5).for_each(|_| _ = run(&mut push));
+    let before = written();
+    run(&mut push);
+    let bytes = written() - before;
+    figure("bytes that a push writes", &bytes.to_string(), "", "");
+    let floor = Floor::new(place, bytes);
+    let ours = || run(&mut push).wall;
+    Pairs::measure(plan.pick(100, 400), ours, || run(&mut floor.command()).wall).row(work, Some(2.2));
+}
+
+/// How many bytes this process and those that it has waited for have written.
+fn written() -> u64 {
+    let text = fs::read_to_string("/proc/self/io").expect("the kernel counts what is written");
+    let line = text.lines().find_map(|line| line.strip_prefix("wchar: ")).expect("it says so");
+    line.parse().expect("it is a number")
 }
 
 fn batch(plan: &Plan, place: &Place) {
@@ -367,27 +394,30 @@ fn wait_until_idle(place: &Place, thread: &Path) {
 }
 
 fn crowd(plan: &Plan, place: &Place) {
-    let each = plan.pick(25, 100);
-    let thread = place.new_thread(0);
-    let mut waits = Vec::new();
-    let mut ours = || together(each, &mut waits, || place.push(&thread));
-    let work = "8 that push, 8 that INSERT with sqlite3";
-    if is_there("sqlite3", work) {
-        let sqlite = Sqlite::new(place);
-        let theirs = || together(each, &mut Vec::new(), || sqlite.insert_patiently());
-        Pairs::measure(plan.pick(3, 9), &mut ours, theirs).row(work, Some(0.9));
-    } else {
-        ours();
+    for (count, each) in [(8, plan.pick(25, 100)), (64, plan.pick(4, 15))] {
+        let thread = place.new_thread(0);
+        let mut waits = Vec::new();
+        let mut ours = || together(count, each, &mut waits, || place.push(&thread));
+        let work = format!("{count} that push, {count} that INSERT with sqlite3");
+        if is_there("sqlite3", &work) {
+            let sqlite = Sqlite::new(place);
+            let theirs = || together(count, each, &mut Vec::new(), || sqlite.insert_patiently());
+            Pairs::measure(plan.pick(3, 9), &mut ours, theirs).row(&work, Some(0.9));
+        } else {
+            ours();
+        }
+        let (median, longest) = (quantile(&waits, 0.5), quantile(&waits, 1.0));
+        let longest = format!("{:.1}", longest / median);
+        figure(&format!("longest of these {count} at once to the median"), &longest, "", "<= 20");
     }
-    let (median, longest) = (quantile(&waits, 0.5), quantile(&waits, 1.0));
-    figure("longest of these pushes to the median", &format!("{:.1}", longest / median), "", "<= 20");
 }
 
-/// Runs eight sequences of `each` commands in parallel. Returns the total time, and adds that of each command
+/// Runs so many sequences of `each` commands in parallel. Returns the total time, and adds that of each command
 /// to `waits`, in seconds.
-fn together(each: usize, waits: &mut Vec<f64>, command: impl Fn() -> Command) -> Duration {
+fn together(count: usize, each: usize, waits: &mut Vec<f64>, command: impl Fn() -> Command) -> Duration {
     let began = Instant::now();
-    let mut sequences: Vec<Vec<Command>> = (0..8).map(|_| (0..each).map(|_| command()).collect()).collect();
+    let mut sequences: Vec<Vec<Command>> =
+        (0..count).map(|_| (0..each).map(|_| command()).collect()).collect();
     std::thread::scope(|scope| {
         let threads: Vec<_> = sequences
             .iter_mut()
@@ -516,10 +546,16 @@ fn redis(plan: &Plan, place: &Place) {
     }
     let redis = Redis::start(place);
     let thread = place.new_thread(0);
-    let mut add =
-        redis.command(["XADD", "one", "*", "source", "self", "type", "message", "content", "What is new?"]);
+    let add = || {
+        redis.command(["XADD", "one", "*", "source", "self", "type", "message", "content", "What is new?"])
+    };
+    let mut one = add();
     let ours = || run(&mut place.push(&thread)).wall;
-    Pairs::measure(plan.pick(50, 200), ours, || run(&mut add).wall).row(work, None);
+    Pairs::measure(plan.pick(50, 200), ours, || run(&mut one).wall).row(work, None);
+    let each = plan.pick(4, 15);
+    let ours = || together(64, each, &mut Vec::new(), || place.push(&thread));
+    let theirs = || together(64, each, &mut Vec::new(), add);
+    Pairs::measure(plan.pick(3, 9), ours, theirs).row("64 that push, 64 redis XADD with AOF always", None);
 
     let (input, commands) = (place.events(MANY), place.path("commands"));
     let lines = fs::read_to_string(&input).expect("the input is there");
