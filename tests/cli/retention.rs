@@ -245,7 +245,7 @@ fn events_of_an_age_go_up_to_the_first_younger_one() {
     world.thread(["config", "retention.age", "1h"]).quiet();
     let old = "UPDATE events SET created_at = '2026-03-18T10:30:00.000Z' WHERE id <= 1100 OR id = 1150";
     world.db().execute_batch(old).unwrap();
-    // The log has other times. It is written anew.
+    // The log has other times. It is written again.
     fs::remove_file(world.inbox().join("events.jsonl")).unwrap();
     push_long_after(&world);
     assert_eq!(stored(&world), (1101..=1201).collect::<Vec<_>>());

@@ -21,7 +21,7 @@ use uuid::Uuid;
 use crate::choices::Choices;
 use crate::editor::Editor;
 use crate::options::Options;
-use crate::problem::{Problems, not_found};
+use crate::problem::{self, Problems, not_found};
 use crate::servers::Servers;
 use crate::session::Session;
 
@@ -99,9 +99,11 @@ pub async fn new_session(
     let unused = match (Servers { root, named: request.mcp_servers }).keep(&made.session_id, &choices) {
         Ok(unused) => unused,
         Err(why) => {
-            // The editor does not learn its id.
+            // The editor does not learn its id. One that cannot be deleted stays, and is empty.
             let params = DeleteParams { session_id: made.session_id };
-            client.call::<SessionsDelete>(&params).await.map_err(|e| problems.of(&e))?;
+            if let Err(left) = client.call::<SessionsDelete>(&params).await {
+                problem::note(&problems.of(&left));
+            }
             return Err(why);
         }
     };

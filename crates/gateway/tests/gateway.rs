@@ -548,8 +548,8 @@ scenarios! {
     }
 }
 
-/// These load the machine as much as possible, so they run one after another: in one test, so that the others wait for
-/// nothing meanwhile.
+/// These load the machine as much as possible, so they run one after another: in one test, so that no other test waits
+/// for its turn.
 #[test]
 fn clients_that_leave_delay_no_other_client() {
     for name in defined("leaving") {

@@ -23,7 +23,7 @@ export function Permission({ step }) {
     setError(null);
     try {
       await state.permit(asked, choice.id);
-      // Unless it has gone elsewhere meanwhile.
+      // Unless it has gone elsewhere since.
       const { activeElement: focused, body } = document;
       const isStill = isHere && (focused === body || card.current?.contains(focused));
       if (isStill && !focusRequest(card.current)) focusBox();

@@ -62,8 +62,8 @@ static EPOCHS: Mutex<Option<HashMap<(PathBuf, ConsumerId), i64>>> = Mutex::new(N
 /// [`Error::Fenced`].
 pub fn fence(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<()> {
     let Some(epoch) = own_epoch(session, consumer) else { return Ok(()) };
-    // No epoch is given twice, so it does not matter which of them has it; and a handler may have another state directory
-    // than its machine.
+    // No epoch is given twice, so it does not matter which of them has it; and a handler may have another state
+    // directory than its machine.
     let sql = "SELECT epoch FROM @leases WHERE thread = $1 AND epoch = $3 \
                AND (consumer_id = $2 OR starts_with(consumer_id, $2 || '~'))";
     match session.number(sql, &[text(&consumer.as_str()), int(&epoch)])? {

@@ -14,8 +14,8 @@ pub struct Crew {
     pub supervisor: Option<ProcessId>,
     /// As [`RunState::home`].
     pub home: Option<(u64, u64)>,
-    /// When the pool began to work, and with which subscription and cursor: if these are others now, it is not known which
-    /// events this machine's handlers have, and they finish nothing.
+    /// When the pool began to work, and with which subscription and cursor: if these are others now, it is not known
+    /// which events this machine's handlers have, and they finish nothing.
     pub since: Option<Time>,
     pub token: String,
     pub rewinds: i64,
@@ -49,8 +49,9 @@ impl Default for Crew {
 /// All of them, by their machines.
 pub type Crews = BTreeMap<String, Crew>;
 
-/// How many places a machine may have of `all`: those that others do not have, and if some of them could use more, no more
-/// than its share of what these and the machine itself may have. A machine that has more than that lets them go as its runs end.
+/// How many places a machine may have of `all`: those that others do not have, and if some of them could use more, no
+/// more than its share of what these and the machine itself may have. A machine that has more than that lets them go as
+/// its runs end.
 pub fn allotment(crews: &Crews, machine: &str, all: u32) -> u32 {
     let others = crews.iter().filter(|(other, _)| *other != machine);
     let places = |wants: bool| {
@@ -71,7 +72,8 @@ pub fn allotment(crews: &Crews, machine: &str, all: u32) -> u32 {
 }
 
 impl RunState {
-    /// Without any machine at work: what was decided about the consumer before still counts. `newest` is the newest event.
+    /// Without any machine at work: what was decided about the consumer before still counts. `newest` is the newest
+    /// event.
     pub fn left_by_all(&self, newest: i64) -> RunState {
         let why = if self.stop.is_some() { Some(STOPPED) } else { self.reason.as_deref() };
         let state = RunState { asleep: self.asleep.clone(), ..self.idle() };

@@ -2,7 +2,7 @@
 //!
 //! Each decides on what it knows, and stores that an event is claimed before it gives it. Storing is refused if somebody
 //! else has stored anything since. Then what was not stored is taken back, what the store has is taken over, and it is
-//! decided anew.
+//! decided again.
 
 use std::collections::BTreeSet;
 

@@ -452,9 +452,9 @@ fn a_prompt_that_is_too_long_begins_with_a_summary() {
     assert!(messages[1..].iter().step_by(3).all(|message| message["role"] == "assistant"), "{messages:?}");
     // What was said before a clear is in no summary.
     let answer = Answer { content: "done".into(), ..Answer::default() };
-    events.extend([run(last, 1).answer(&answer), clear(ADA).unwrap(), ask("anew")]);
+    events.extend([run(last, 1).answer(&answer), clear(ADA).unwrap(), ask("again")]);
     let id = events.len() as i64;
-    assert_eq!(asked(memory(&events).next(id, limits)), said(&[("user", "anew")]));
+    assert_eq!(asked(memory(&events).next(id, limits)), said(&[("user", "again")]));
     assert_eq!(kept(&events, id), id - 1);
 }
 

@@ -129,8 +129,8 @@ fn what_a_summary_covers_is_taken() {
     // What was said before it is cleared, once another message was answered.
     kept.thread(&["push", "--source", ADA, "--type", "record", "--subtype", "clear", "--content", ""]).ok();
     let cleared = kept.queue().newest().unwrap().0;
-    let id = kept.say("anew");
-    assert_eq!(kept.answer(id), "anew");
+    let id = kept.say("again");
+    assert_eq!(kept.answer(id), "again");
     retain(&kept);
     assert_eq!((held(&kept), stored(&kept)[0]), (Some(cleared), cleared));
 }

@@ -29,10 +29,10 @@ const PALE = new Set(["rejected", "no_result", "cancelled", "cut", "deferred", "
 /** How many rows are shown at first, and how many more on request. */
 const SHOWN = 200, MORE = 1000;
 
-/** How often the trace of something that goes on is read again, at most, in milliseconds. */
+/** How often the trace of something that is not over is read again, at most, in milliseconds. */
 const AGAIN = 1000;
 
-/** The trace, read again whenever `version` has changed as long as something goes on. */
+/** The trace, read again whenever `version` has changed as long as something is not over. */
 function useTrace(thread, event, version) {
   const [{ trace, error }, setFound] = useState({});
   const last = useRef({ at: 0, isOver: false });

@@ -49,7 +49,7 @@ fn a_thread_is_the_same_there_and_back() {
     assert_eq!(tables(&back), tables(&inbox));
     log_is_exact(&machine, &back);
     assert_eq!(export(&machine, &location), export(&machine, &paths[0]));
-    // It goes on there: keys, ids, and numbers of what is scheduled.
+    // It continues there: keys, ids, and numbers of what is scheduled.
     machine.fails(1, &["push", "--idempotency-key", "later", "x"]);
     assert_eq!(
         machine.ok(&[
@@ -260,7 +260,7 @@ fn what_a_push_was_told_is_stored_is_where_the_thread_was_moved_to() {
             events.map(|event| event["content"].as_str().unwrap().to_owned()).collect();
         assert_eq!(there, all);
     }
-    // Its handler goes on where it was: each event once.
+    // Its handler continues where it was: each event once.
     machine.ok(&["resume", "-t", &other, "bot"]);
     machine.ok(&["dispatch", "-t", &other]);
     let is_done = || machine.ok(&["info", "-t", &other]).contains("pending: 0");

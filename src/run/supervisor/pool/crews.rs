@@ -2,7 +2,7 @@
 //!
 //! The consumer's row says which machines work for it, and how many places each has. Each stores that an event is claimed
 //! before it gives it, decided on what it knows; that is refused if another one has stored anything since, and then what
-//! was to be given is decided anew. A machine is gone once its lease is over: then another one takes over what it had.
+//! was to be given is decided again. A machine is gone once its lease is over: then another one takes over what it had.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
