@@ -8,12 +8,13 @@ import { Code } from "./code.js";
 import { Formula } from "./formula.js";
 import { linkUrl, visible } from "./text.js";
 
-/** How many characters are rendered per frame, and how many blocks are removed. */
-const STEP = 2000, STEP_BACK = 20;
+/** How many characters are rendered per frame, and how many are removed. */
+const STEP = 2000, STEP_BACK = 8000;
 
 /** Whether it is so long that it cannot be removed from the page at once. */
 export function isLong(source) {
-  return source.settle().blocks.length > STEP_BACK;
+  const { blocks } = source.settle();
+  return grown(blocks, blocks.length, true, STEP_BACK) > 0;
 }
 
 class Block extends Component {
@@ -26,9 +27,9 @@ class Block extends Component {
   }
 }
 
-/** The end of the range of blocks from `at` that is rendered in one frame. */
-function grown(blocks, at, isBack) {
-  for (let made = 0; made < STEP && (isBack ? at > 0 : at < blocks.length);) made += blocks[isBack ? --at : at++].text.length;
+/** The end of the range of blocks from `at` with `step` characters, which are rendered or removed in one frame. */
+function grown(blocks, at, isBack, step = STEP) {
+  for (let made = 0; made < step && (isBack ? at > 0 : at < blocks.length);) made += blocks[isBack ? --at : at++].text.length;
   return at;
 }
 
@@ -49,9 +50,10 @@ export function Markdown({ text, source, onGone }) {
   useEffect(() => {
     if (!waits) return;
     const frame = requestAnimationFrame(() => {
-      if (onGone && range.to - range.from <= STEP_BACK) return onGone();
+      const left = onGone && grown(all.blocks, range.to, true, STEP_BACK);
+      if (onGone && left <= range.from) return onGone();
       // From the end, so that the rest does not move.
-      if (onGone) range.to -= STEP_BACK;
+      if (onGone) range.to = left;
       else if (range.to < length) range.to = grown(all.blocks, range.to, false);
       else range.from = grown(all.blocks, range.from, true);
       redraw((n) => n + 1);
