@@ -103,6 +103,8 @@ mod tests {
             assert_eq!(parse(output), Ok(None), "{output}");
         }
         assert_eq!(parse(&format!("{{\"ack\":17,\"x\":\"{}\"}}", "x".repeat(LONGEST))), Ok(None));
+        let padded = |length: usize| format!("{}{{\"ack\":17}}", " ".repeat(length - 10));
+        assert_eq!((parse(&padded(LONGEST)), parse(&padded(LONGEST + 1))), (ack(17), Ok(None)));
         for wrong in [
             r#"{"ack":"17"}"#,
             r#"{"ack":1.5}"#,
@@ -120,6 +122,8 @@ mod tests {
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
+        let long = parse(r#"{"nack":1,"delay":400000000}"#);
+        assert_eq!(long.unwrap_err(), "'400000000' is longer than ten years");
         let nack = |delay: Option<u64>, counts, error: &str| {
             let delay = delay.map(Duration::from_secs);
             Ok(Some(Answer { id: 1, verdict: Verdict::Nack { delay, counts, error: error.into() } }))

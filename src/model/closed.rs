@@ -29,3 +29,19 @@ impl Closed {
         serde_json::from_str(json).unwrap_or_else(|_| unknown())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_a_thread_is_closed_is_read_as_it_was_stored() {
+        let moved = Closed::Moved { to: "postgres://h/d".into() };
+        let importing = Closed::Importing { origin: "o".into(), events: Tally::default() };
+        for closed in [moved, importing] {
+            assert_eq!(Closed::of_json(&closed.to_json()), closed);
+        }
+        let unknown = Closed::Importing { origin: String::new(), events: Tally::default() };
+        assert_eq!(Closed::of_json("{\"newer\":1}"), unknown);
+    }
+}

@@ -151,7 +151,12 @@ mod tests {
         assert_eq!(checked(Key::RetentionLogs, "90"), None, "no unit");
         assert_eq!(checked(Key::RetentionEvents, "00100").as_deref(), Some("100"));
         assert_eq!(checked(Key::Hold("a"), "007").as_deref(), Some("7"));
-        assert_eq!(checked(Key::Hold("a"), "0"), None);
+        for (key, instead) in
+            [(Key::Hold("a"), "the id of an event"), (Key::RetentionEvents, "a larger number")]
+        {
+            assert!(key.check("0").unwrap_err().contains(instead));
+        }
+        assert!(Key::RetentionAge.check("0").unwrap_err().contains("zero"));
         for bad in ["", "0", "0s", "-1", "+1", " 1", "1.5", "7y", "ever", "11y", "99999999999999999999"] {
             assert_eq!(checked(Key::RetentionAge, bad), None, "{bad}");
             assert_eq!(checked(Key::RetentionEvents, bad), None, "{bad}");
@@ -200,10 +205,13 @@ mod tests {
         let day = Duration::from_secs(86_400);
         let expected = Retention { age: Some(7 * day), events: Some(5), logs: Some(90 * day), steps: None };
         assert_eq!(Retention::of(&set), expected);
-        let odd = config([("retention.age", "0"), ("retention.events", "-5"), ("retention.new", "1d")]);
-        assert!(Retention::of(&odd).keeps_all());
+        assert!(!expected.keeps_all() && !expected.is_default());
+        for none in ["-5", "0"] {
+            let odd = config([("retention.age", "0"), ("retention.events", none), ("retention.new", "1d")]);
+            assert!(Retention::of(&odd).keeps_all() && Retention::of(&odd).is_default());
+        }
         let steps = |value| Retention::of(&config([("retention.steps", value); 3]));
-        assert!(steps("1d").keeps_all());
+        assert!(steps("1d").keeps_all() && !steps("1d").is_default());
         assert_eq!((steps("1d").of_steps(), steps("0").of_steps()), (day, 7 * day));
     }
 }

@@ -110,6 +110,17 @@ mod tests {
     }
 
     #[test]
+    fn a_scheduled_event_is_named_by_its_number() {
+        assert_eq!(
+            (ScheduledId(17).to_string(), ScheduledId::parse("s17")),
+            ("s17".into(), Ok(ScheduledId(17)))
+        );
+        for text in ["17", "s", "s-1", "s+1", "s1x", "S17"] {
+            assert!(ScheduledId::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
     fn a_time_that_the_clocks_skip_or_repeat_is_refused() {
         assert!(berlin("2026-03-29 02:30").unwrap_err().contains("does not exist in Europe/Berlin"));
         assert_eq!(

@@ -72,6 +72,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_duration_is_at_most_ten_years() {
+        assert_eq!(parse("3660d"), Ok(MAX_DURATION));
+        assert_eq!(parse("316224001").unwrap_err(), "'316224001' is longer than ten years");
+        assert_eq!(
+            parse("99999999999999999999w").unwrap_err().split(" is ").next(),
+            Some("'99999999999999999999w'")
+        );
+    }
+
+    #[test]
+    fn lists_are_written_as_they_are_read() {
+        let list = [1, 90, 0].map(Duration::from_secs);
+        assert_eq!(
+            (format_list(&list), parse_list("1s, 1m30s,0")),
+            ("1s,1m30s,0s".to_owned(), Ok(list.to_vec()))
+        );
+        assert!(parse_list("1s,").is_err());
+    }
+
+    #[test]
     fn a_rough_duration_has_one_unit() {
         for (seconds, text) in
             [(0, "0s"), (119, "119s"), (120, "2m"), (7199, "119m"), (7200, "2h"), (172_800, "2d")]

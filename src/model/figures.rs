@@ -277,6 +277,7 @@ mod tests {
     #[test]
     fn percentiles_are_less_than_a_fifth_off() {
         assert_eq!((of(&[]).percentile(50), of(&[0]).percentile(95)), (None, Some(0)));
+        assert_eq!((of(&[1]).percentile(50), of(&[1000]).percentile(50)), (Some(1), Some(861)));
         let all: Vec<u64> = (1..=10_000).map(|n| n * 7).collect();
         for percent in [1, 50, 95, 100] {
             let (found, exact) = (of(&all).percentile(percent).unwrap() as f64, (percent * 700) as f64);
@@ -288,10 +289,74 @@ mod tests {
     }
 
     #[test]
+    fn a_run_is_counted_by_its_result() {
+        let began = Time::default();
+        let run = |result, events| Run {
+            number: 1,
+            began,
+            ended: began + TimeDelta::milliseconds(7),
+            attempt: 1,
+            events,
+            upto: 9,
+            result,
+            exit: None,
+            output: None,
+            host: None,
+            tail: None,
+        };
+        for (result, events, (handled, failed, dead)) in [
+            (RunResult::Succeeded, Some(3), (3, 0, 0)),
+            (RunResult::Succeeded, None, (0, 0, 0)),
+            (RunResult::Failed, Some(3), (0, 1, 0)),
+            (RunResult::Dead, Some(1), (0, 1, 1)),
+            (RunResult::Stopped, Some(3), (0, 0, 0)),
+        ] {
+            let figures = Figures { handled, failed, dead, took: of(&[7]) };
+            assert_eq!(Figures::of_run(&run(result, events)), figures, "{result:?}");
+        }
+    }
+
+    #[test]
+    fn minutes_are_merged_to_hours_by_their_consumers() {
+        let minute = |consumer: Option<&str>, at, (handled, is_dead): (u64, bool), deleted| {
+            let mut figures = Figures::default();
+            figures.handled(handled, Some(Duration::from_millis(handled)));
+            figures.failed(is_dead, None);
+            Counted { consumer: consumer.map(ConsumerId::stored), at, seconds: MINUTE, figures, deleted }
+        };
+        let hours = by_hour([
+            minute(Some("a"), 3 * HOUR, (1, true), None),
+            minute(None, 3 * HOUR + MINUTE, (0, false), Some((5, 9))),
+            minute(Some("a"), 4 * HOUR - MINUTE, (2, true), None),
+            minute(None, 3 * HOUR, (0, false), Some((3, 4))),
+            minute(Some("a"), 4 * HOUR, (4, false), None),
+        ]);
+        let figures = |handled, failed, dead, took: &[u64]| Figures { handled, failed, dead, took: of(took) };
+        let hour = |consumer: Option<&str>, at, figures, deleted| Counted {
+            consumer: consumer.map(ConsumerId::stored),
+            at,
+            seconds: HOUR,
+            figures,
+            deleted,
+        };
+        assert_eq!(
+            hours,
+            [
+                hour(None, 3 * HOUR, figures(0, 2, 0, &[0, 0]), Some((3, 9))),
+                hour(Some("a"), 3 * HOUR, figures(3, 2, 2, &[1, 2]), None),
+                hour(Some("a"), 4 * HOUR, figures(4, 1, 0, &[4]), None),
+            ]
+        );
+        assert!(Figures::default().is_empty() && !hours[0].figures.is_empty());
+    }
+
+    #[test]
     fn minutes_of_long_ago_are_hours() {
         let now = super::super::time::parse("2026-03-18T10:30:20.000Z").unwrap();
         assert_eq!(period(now, now), (now.timestamp() - 20, MINUTE));
         assert_eq!(period(now - TimeDelta::hours(25), now).1, MINUTE);
+        let oldest = oldest_minute(now);
+        assert_eq!((period(oldest, now).1, period(oldest - TimeDelta::seconds(1), now).1), (MINUTE, HOUR));
         let (at, seconds) = period(now - TimeDelta::hours(26), now);
         assert_eq!((at % HOUR, seconds), (0, HOUR));
         let mut deleted = Deleted { now, ..Deleted::default() };

@@ -278,6 +278,73 @@ mod tests {
         assert!(!claim.is_stored_as(&Claim { since: later, ..stored }));
     }
 
+    fn at(second: i64) -> Time {
+        Time::from_timestamp(second, 0).unwrap()
+    }
+
+    #[test]
+    fn a_sleep_without_a_limit_has_no_end_to_show() {
+        let now = at(1_000_000);
+        let shown = |sleep: Sleep| {
+            let wait = EventWait { until: sleep.until, asleep: sleep.asleep(), ..EventWait::default() };
+            assert_eq!(sleep.is_endless(now), wait.shown_until(now).is_none());
+            wait.shown_until(now)
+        };
+        let soon = now + TimeDelta::days(1);
+        let far = now + FOREVER / 2;
+        assert_eq!(shown(Sleep::new(None, now, true)), None);
+        assert_eq!(shown(Sleep::new(Some(soon), now, true)), Some(soon));
+        assert_eq!(shown(Sleep::new(Some(far), now, true)), Some(far));
+        assert_eq!(shown(Sleep::new(Some(far + TimeDelta::days(1)), now, true)), None);
+        // What only sleeps always has an end.
+        assert_eq!(shown(Sleep::new(None, now, false)), Some(now + FOREVER));
+    }
+
+    #[test]
+    fn whether_an_event_sleeps_is_stored_as_a_number() {
+        for (asleep, number, is_asleep) in
+            [(Asleep::No, 0, false), (Asleep::Sleeps, 1, true), (Asleep::Awaits, 2, true)]
+        {
+            assert_eq!((asleep.number(), Asleep::of_number(number)), (number, asleep));
+            assert_eq!(EventWait { asleep, ..EventWait::default() }.is_asleep(), is_asleep);
+        }
+        assert_eq!(Asleep::of_number(3), Asleep::No);
+    }
+
+    #[test]
+    fn who_has_taken_an_event_shows_its_token_until_its_time_is_over() {
+        let moment = |at| Moment { clock: "c".into(), at };
+        let taken = Taken { token: "t".into(), until: moment(5) };
+        let claim = Claim { taken: Some(taken.clone()), ..Claim::default() };
+        for token in [Some("t"), None] {
+            assert_eq!(claim.taken_by(token, &moment(4)), Some(&taken));
+            assert_eq!(claim.taken_by(token, &moment(5)), None);
+        }
+        assert_eq!(claim.taken_by(Some("u"), &moment(4)), None);
+        assert_eq!(Claim::default().taken_by(None, &moment(4)), None);
+    }
+
+    #[test]
+    fn a_dead_letter_that_is_tried_once_more_is_claimed_though_it_is_finished() {
+        let mut ledger = Ledger::new(5, [], [], []);
+        assert!(ledger.is_plain());
+        let claim = Claim { place: 1, is_dead_letter: true, ..Claim::default() };
+        for id in [3, 8] {
+            ledger.apply(&LedgerChange::Claim { id, claim: Some(claim.clone()) });
+        }
+        ledger.apply(&LedgerChange::Finish { first: 6, last: 8 });
+        assert_eq!((ledger.cursor(), ledger.claims().keys().collect::<Vec<_>>()), (8, vec![&3, &8]));
+        assert!(!ledger.is_plain());
+    }
+
+    #[test]
+    fn a_ledger_is_plain_if_it_has_a_cursor_only() {
+        let (wait, claim) = (EventWait::default(), Claim::default());
+        assert!(!Ledger::new(5, [(8, 9)], [], []).is_plain());
+        assert!(!Ledger::new(5, [], [(8, wait)], []).is_plain());
+        assert!(!Ledger::new(5, [], [], [(8, claim)]).is_plain());
+    }
+
     proptest! {
         /// Against a set of ids.
         #[test]

@@ -52,3 +52,31 @@ pub fn when(text: &str) -> Result<Time, String> {
         )
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_is_an_end_an_event_or_a_time() {
+        for (text, position) in [
+            ("beginning", Position::Event(0)),
+            ("earliest", Position::Event(0)),
+            ("all", Position::Event(0)),
+            ("now", Position::Latest),
+            ("latest", Position::Latest),
+            ("new", Position::Latest),
+            ("17", Position::Event(17)),
+        ] {
+            assert_eq!(Position::parse(text), Ok(position), "{text}");
+        }
+        let day = Time::from_timestamp(1_773_792_000, 0).unwrap();
+        assert_eq!(Position::parse("2026-03-18"), Ok(Position::Time(day)));
+        assert_eq!(when("2026-03-18T01:00:00+01:00"), Ok(day));
+        let ago = Utc::now() - when("2h").unwrap();
+        assert!((7190..7300).contains(&ago.num_seconds()), "{ago}");
+        for text in ["", "-1", "+1", "tomorrow", "1x"] {
+            assert!(Position::parse(text).is_err(), "{text}");
+        }
+    }
+}

@@ -418,6 +418,66 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_is_taken_for_wrong_from_more_than_three_hours_on() {
+        let hourly = schedule(cron("0 * * * *", "UTC"), CatchUp::One, "2026-03-18T21:00:00Z");
+        let ahead = Schedule { last: Some(at("2026-03-18T20:00:00Z")), ..hourly };
+        assert!(ahead.due(at("2026-03-18T17:00:00Z")).is_none());
+        let (made, after) = ahead.due(at("2026-03-18T16:59:59Z")).unwrap();
+        assert_eq!((made, after.last, after.next), (Vec::new(), None, Some(at("2026-03-18T17:00:00Z"))));
+    }
+
+    #[test]
+    fn a_schedule_is_like_another_wherever_each_is_with_it() {
+        let one = schedule(cron("0 * * * *", "UTC"), CatchUp::One, "2026-03-18T20:00:00Z");
+        let later = Schedule { revision: 7, paused: true, last: one.next, next: None, ..one.clone() };
+        assert!(one.is_like(&later) && later.is_like(&one));
+        assert!(!one.is_like(&Schedule { catch_up: CatchUp::All, ..one.clone() }));
+        assert!(!one.is_like(&Schedule { timing: cron("1 * * * *", "UTC"), ..one.clone() }));
+    }
+
+    #[test]
+    fn timings_are_said_in_words_and_have_a_longest_wait_if_they_are_durations() {
+        let every = Timing::Every(Duration::from_secs(900));
+        assert_eq!((every.text(), every.longest()), ("every 15m".to_owned(), Some(Duration::from_secs(900))));
+        let daily = cron("0 9 * * *", "Europe/Berlin");
+        assert_eq!((daily.text(), daily.longest()), ("0 9 * * * Europe/Berlin".to_owned(), None));
+        for catch_up in [CatchUp::One, CatchUp::All, CatchUp::None] {
+            assert_eq!(serde_json::to_value(catch_up).unwrap(), catch_up.as_str());
+        }
+    }
+
+    #[test]
+    fn it_is_said_why_a_schedule_makes_no_events() {
+        let now = at("2026-03-18T20:00:00Z");
+        let good = schedule(cron("0 * * * *", "UTC"), CatchUp::One, "2026-03-18T20:00:00Z");
+        assert_eq!(good.problem(now), None);
+        let berlin = Schedule { timing: cron("0 * * * *", "berlin"), ..good.clone() };
+        assert_eq!(
+            berlin.problem(now).as_deref(),
+            Some(
+                "is in the time zone 'berlin', which this machine does not know; did you mean 'Europe/Berlin'?"
+            )
+        );
+        let kind = Schedule { kind: "no type".into(), ..good };
+        assert!(kind.problem(now).is_some());
+    }
+
+    #[test]
+    fn a_name_is_short_and_has_no_control_characters() {
+        let long = "a".repeat(LONGEST_NAME);
+        for (name, is_name) in [
+            ("a", true),
+            ("é b", true),
+            (&*long, true),
+            (&format!("{long}a"), false),
+            ("", false),
+            ("a\n", false),
+        ] {
+            assert_eq!(Schedule::check_name(name).is_ok(), is_name, "{name:?}");
+        }
+    }
+
+    #[test]
     fn a_paused_schedule_makes_nothing() {
         let paused = Schedule {
             paused: true,

@@ -55,3 +55,23 @@ pub enum Which {
     Delayed(Time),
     One(ScheduledId),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_due_first_is_the_first_of_all_and_of_those_with_a_duration() {
+        let at = |second| Time::from_timestamp(second, 0).unwrap();
+        let long = Duration::from_secs(60);
+        let none = NextDue { now: at(10), at: None, delayed: None };
+        let timed = none.and(at(30), None);
+        assert_eq!(timed, NextDue { at: Some(at(30)), ..none });
+        let delayed = timed.and(at(40), Some(long));
+        assert_eq!(delayed, NextDue { now: at(10), at: Some(at(30)), delayed: Some((at(40), long)) });
+        let first = delayed.and(at(20), Some(long));
+        assert_eq!(first, NextDue { now: at(10), at: Some(at(20)), delayed: Some((at(20), long)) });
+        assert_eq!(first.and(at(50), Some(long)), first);
+        assert_eq!((first.until(at(30)), first.until(at(5))), (Duration::from_secs(20), Duration::ZERO));
+    }
+}

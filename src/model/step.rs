@@ -207,6 +207,51 @@ mod tests {
     }
 
     #[test]
+    fn kinds_have_the_names_under_which_they_are_stored() {
+        for kind in [Kind::Step, Kind::Sleep, Kind::Await] {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
+        }
+    }
+
+    #[test]
+    fn a_name_is_short_and_has_no_control_characters() {
+        for (name, is_name) in [
+            ("a", true),
+            ("é b", true),
+            (&*"a".repeat(200), true),
+            (&"a".repeat(201), false),
+            ("", false),
+            ("a\n", false),
+        ] {
+            assert_eq!(Step::check_name(name).is_ok(), is_name, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn the_words_of_a_step_are_abridged() {
+        assert_eq!(step(Kind::Step, &[b"echo", b"a b"]).words, "echo 'a b'");
+        assert_eq!(step(Kind::Await, &[b"id >", b"5"]).words, "id > 5");
+        let words = step(Kind::Await, &["é".repeat(101).as_bytes()]).words;
+        assert_eq!(words, format!("{}…", "é".repeat(100)));
+    }
+
+    #[test]
+    fn what_waits_for_an_event_does_so_until_it_is_done() {
+        let now = chrono::Utc::now();
+        let mut waits = step(Kind::Await, &[b"id > 5"]);
+        assert!(waits.awaits() && waits.sleep(now).awaits);
+        waits.ended = Some(now);
+        assert!(!waits.awaits());
+        let sleeps = step(Kind::Sleep, &[b"1h"]);
+        assert!(!sleeps.awaits() && !sleeps.sleep(now).awaits);
+        // Where it is stored what was looked at.
+        let stored = serde_json::to_value(step(Kind::Await, &[b"id > 5"])).unwrap();
+        assert_eq!(stored["scanned"], 1);
+        let of_none = Step { scanned: 0, ..step(Kind::Await, &[b"id > 5"]) };
+        assert_eq!(serde_json::to_value(of_none).unwrap().get("scanned"), None);
+    }
+
+    #[test]
     fn a_clock_that_is_set_back_prolongs_no_sleep() {
         let hour = chrono::TimeDelta::hours(1);
         let mut sleep = step(Kind::Sleep, &[b"1h"]);
@@ -217,6 +262,8 @@ mod tests {
         assert_eq!(sleep.sleep(back).until, back + hour);
         assert_eq!(Some(sleep.sleep(sleep.since).until), sleep.until);
         assert!(sleep.is_over(sleep.since + hour) && !sleep.holds(sleep.since + hour));
+        let none = Step { until: Some(sleep.since), ..sleep.clone() };
+        assert!(none.is_over(back), "a sleep of no length");
         sleep.ended = Some(sleep.since);
         assert!(!sleep.holds(sleep.since));
     }

@@ -281,3 +281,6 @@ pub struct DeadLetter {
     /// Marked for a retry.
     pub retry: bool,
 }
+
+#[cfg(test)]
+pub(in crate::model) mod tests;

@@ -50,3 +50,20 @@ pub fn now() -> String {
 pub(crate) fn serialize<S: Serializer>(time: &Option<Time>, to: S) -> Result<S::Ok, S::Error> {
     time.map(format).serialize(to)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_of_another_clock_is_past() {
+        let moment = |clock: &str, at| Moment { clock: clock.to_owned(), at };
+        let second = Duration::from_secs(1);
+        assert_eq!(moment("a", 500).after(second), moment("a", 1500));
+        assert_eq!(moment("a", 1500).left(&moment("a", 500)), second);
+        assert_eq!(moment("a", 500).left(&moment("a", 500)), Duration::ZERO);
+        assert_eq!(moment("a", 500).left(&moment("a", 1500)), Duration::ZERO);
+        assert_eq!(moment("a", 1500).left(&moment("b", 500)), Duration::ZERO);
+        assert_eq!(moment("a", 1).after(Duration::MAX).at, i64::MAX);
+    }
+}

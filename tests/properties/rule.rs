@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use thread::model::ledger::Sleep;
 use thread::model::run::{
-    Action, BAD_EVENT, Crew, Deliver, Ended, Exit, Held, MAX_JUDGED, Options, Outcome, Phase, ProcessId, Run,
-    RunResult, RunState, STOPPED, Span, StopRequest, Task, apply_outcome, decide,
+    AHEAD, Action, BAD_EVENT, Crew, Crews, Deliver, Ended, Exit, Held, MAX_JUDGED, Options, Outcome, Phase,
+    ProcessId, Run, RunResult, RunState, STOPPED, Span, StopRequest, Task, apply_outcome, decide,
 };
 use thread::model::time::{self, Time};
 
@@ -114,6 +114,53 @@ fn a_replaced_subscription_keeps_its_pause_and_its_counters() {
         ..RunState::default()
     };
     assert_eq!(full().replaced(), kept);
+}
+
+#[test]
+fn changed_numbers_end_waits_and_stalls_and_forget_failures_but_end_no_run() {
+    let adjusted = RunState {
+        reason: None,
+        attempts: 0,
+        deferred: 0,
+        next_try: None,
+        dead_streak: 0,
+        judged_streak: 0,
+        held: None,
+        ..full()
+    };
+    assert_eq!(full().adjusted(), adjusted);
+    for phase in [Phase::Waiting, Phase::Stalled, Phase::Idle] {
+        assert_eq!(
+            RunState { phase, ..full() }.adjusted(),
+            RunState { phase: Phase::Idle, ..adjusted.clone() }
+        );
+    }
+}
+
+#[test]
+fn a_copy_stays_stalled_and_knows_of_no_machine_and_nothing_held_back() {
+    let stalled = RunState { phase: Phase::Stalled, paused: false, ..full() };
+    let copy = RunState {
+        phase: Phase::Stalled,
+        paused: true,
+        reason: Some("why".into()),
+        held: None,
+        crews: Crews::new(),
+        ..full().idle()
+    };
+    assert_eq!(stalled.of_copy(), copy);
+}
+
+#[test]
+fn all_of_a_state_is_stored_but_what_is_as_usual() {
+    let stored = serde_json::to_string(&full()).unwrap();
+    assert_eq!(serde_json::from_str::<RunState>(&stored).unwrap(), full());
+    let usual = serde_json::to_value(RunState::default()).unwrap();
+    for name in ["deferred", "asleep", "held", "expired", "given_upto", "crews"] {
+        assert_eq!(usual.get(name), None);
+    }
+    let ahead = |ahead| serde_json::to_value(Options { ahead, ..Options::default() }).unwrap();
+    assert_eq!((ahead(AHEAD).get("ahead"), ahead(5)["ahead"].as_u64()), (None, Some(5)));
 }
 
 #[test]

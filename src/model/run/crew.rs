@@ -95,3 +95,61 @@ impl RunState {
         state
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ledger::Sleep;
+    use crate::model::run::{Phase, StopRequest};
+
+    fn at(second: i64) -> Option<Time> {
+        Time::from_timestamp(second, 0)
+    }
+
+    fn process(pid: u32) -> Option<ProcessId> {
+        Some(ProcessId { pid, start: 1, boot: "b".into(), namespace: 2 })
+    }
+
+    #[test]
+    fn a_run_goes_on_as_that_of_another_machine_with_a_supervisor_in_it() {
+        let of = |pid, since| Crew {
+            supervisor: process(pid),
+            home: Some((7, pid.into())),
+            since,
+            ..Crew::default()
+        };
+        let nobody = Crew { supervisor: None, ..of(3, at(9)) };
+        let crews = [("a", of(1, at(9))), ("b", of(2, at(8))), ("c", nobody), ("d", of(4, at(9)))];
+        let crews: Crews = crews.map(|(name, crew)| (name.to_owned(), crew)).into();
+        let (supervisor, home) = (process(1), Some((7, 1)));
+        let state = RunState { since: at(9), supervisor, home, crews, ..RunState::default() };
+        let left = state.without_crew("a");
+        assert_eq!((left.supervisor.clone(), left.home), (process(4), Some((7, 4))));
+        assert_eq!(left.crews.keys().collect::<Vec<_>>(), ["b", "c", "d"]);
+        let left = left.without_crew("d");
+        assert_eq!((left.supervisor.clone(), left.home), (process(4), Some((7, 4))));
+        assert_eq!(
+            RunState { crews: Crews::new(), ..left },
+            RunState { crews: Crews::new(), ..state.without_crew("a") }
+        );
+    }
+
+    #[test]
+    fn what_was_decided_before_all_machines_left_still_counts() {
+        let sleep = Sleep { until: Time::default(), awaits: false };
+        let state =
+            RunState { phase: Phase::Running, asleep: [(5, sleep)].into(), failed: 3, ..RunState::default() };
+        let left = RunState { phase: Phase::Idle, ..state.clone() };
+        assert_eq!(state.left_by_all(7), left);
+        let stalled = |reason: &str| RunState {
+            phase: Phase::Stalled,
+            reason: Some(reason.to_owned()),
+            start_newest: 7,
+            ..left.clone()
+        };
+        let refused = RunState { reason: Some("why".into()), ..state };
+        assert_eq!(refused.left_by_all(7), stalled("why"));
+        let stopped = RunState { stop: Some(StopRequest::default()), ..refused };
+        assert_eq!(stopped.left_by_all(7), stalled(STOPPED));
+    }
+}

@@ -137,3 +137,37 @@ impl Options {
         self.backoff.iter().max().copied().unwrap_or_default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_finish_singly_with_a_handler_that_is_kept_and_in_pools() {
+        use Deliver::{Ndjson, Stdin, Wake};
+        // Finishes singly, is taken from, retries dead letters.
+        for (deliver, no_handler, concurrency, expected) in [
+            (Wake, false, None, [false, false, false]),
+            (Wake, true, None, [false, false, false]),
+            (Stdin, false, None, [false, false, true]),
+            (Ndjson, false, None, [true, false, true]),
+            (Ndjson, true, None, [false, false, true]),
+            (Stdin, false, Some(2), [true, false, true]),
+            (Ndjson, false, Some(2), [true, false, true]),
+            (Wake, true, Some(2), [true, true, true]),
+        ] {
+            let options = Options { deliver, no_handler, concurrency, ..Options::default() };
+            let found = [options.finishes_singly(), options.is_taken_from(), options.retries_dead_letters()];
+            assert_eq!(found, expected, "{options:?}");
+        }
+    }
+
+    #[test]
+    fn one_handler_with_one_event_and_no_key_has_all_in_order() {
+        let one = Options { batch_size: 1, ..Options::default() };
+        assert!(one.is_in_order());
+        assert!(!Options { batch_size: 2, ..one.clone() }.is_in_order());
+        assert!(!Options { key: Some("source".into()), ..one.clone() }.is_in_order());
+        assert!(!Options { concurrency: Some(1), ..one }.is_in_order());
+    }
+}
