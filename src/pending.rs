@@ -337,8 +337,12 @@ pub fn count(
     }
     if subscription.options.finishes_singly() {
         // Without those that are finished.
-        for (first, last) in store.ledger(&subscription.consumer)?.finished() {
-            let (after, upto) = (first - 1, last.min(newest));
+        for (from, last) in store.ledger(&subscription.consumer)?.finished() {
+            // Those before the first one were not counted.
+            let (after, upto) = (from.max(first) - 1, last.min(newest));
+            if after >= upto {
+                continue;
+            }
             let finished = match &filter {
                 Some(filter) => {
                     store.scan(filter, ScanRange { after, upto, most: usize::MAX, until: None })?.ids.len()

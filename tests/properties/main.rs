@@ -14,4 +14,5 @@ mod names;
 mod projection;
 mod rule;
 mod scans;
+mod singly;
 mod world;

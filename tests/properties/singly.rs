@@ -1,0 +1,164 @@
+//! What may be given of events that finish singly, in any state of theirs, agrees with what each event says alone.
+
+use std::time::Instant;
+
+use chrono::{TimeDelta, Utc};
+use proptest::prelude::*;
+use thread::NewEvent;
+use thread::model::ledger::{Asleep, Claim, EventWait, LedgerChange};
+use thread::model::run::{Deliver, Options};
+use thread::model::subscription::{ConsumerId, NewSubscription, Subscription};
+use thread::model::time::Time;
+use thread::pending::{self, CountLimits};
+use thread::store::{RunUpdate, Store};
+use thread_testkit::store::MemoryStore;
+
+use crate::world::cases;
+
+/// What has become of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Free,
+    Finished,
+    /// For so many minutes, if it is not over.
+    Waits(i64),
+    Sleeps(i64),
+    /// At a run of another machine, which may be gone.
+    Claimed {
+        is_there: bool,
+    },
+}
+
+/// An event and what it is keyed by, if by anything.
+type One = (State, Option<&'static str>);
+
+fn one() -> impl Strategy<Value = One> {
+    let state = prop_oneof![
+        2 => Just(State::Free),
+        3 => Just(State::Finished),
+        4 => (-1..4_i64).prop_map(State::Waits),
+        2 => (-1..4_i64).prop_map(State::Sleeps),
+        3 => any::<bool>().prop_map(|is_there| State::Claimed { is_there }),
+    ];
+    (state, prop::option::of(prop::sample::select(&["a", "b"][..])))
+}
+
+fn change(id: i64, state: State, now: Time) -> Option<LedgerChange> {
+    let wait = |minutes: i64, asleep| {
+        let (since, until) = (now - TimeDelta::hours(1), now + TimeDelta::minutes(minutes));
+        LedgerChange::Wait { id, wait: EventWait { since, until, asleep, ..EventWait::default() } }
+    };
+    match state {
+        State::Free => None,
+        State::Finished => Some(LedgerChange::Finish { first: id, last: id }),
+        State::Waits(minutes) => Some(wait(minutes, Asleep::No)),
+        State::Sleeps(minutes) => Some(wait(minutes, Asleep::Sleeps)),
+        State::Claimed { is_there } => {
+            let machine = Some(if is_there { "there" } else { "gone" }.to_owned());
+            Some(LedgerChange::Claim { id, claim: Some(Claim { place: 1, machine, ..Claim::default() }) })
+        }
+    }
+}
+
+/// A consumer of all these events.
+fn store(all: &[One], options: Options, filter: Option<&str>, now: Time) -> (MemoryStore, Subscription) {
+    let mut store = MemoryStore::default();
+    let consumer = ConsumerId::new("bot").unwrap();
+    let (handler_cmd, filter) = ("true".to_owned(), filter.map(str::to_owned));
+    let new =
+        NewSubscription { consumer, handler_cmd, filter, cwd: None, options, from: None, replace: false };
+    store.subscribe(&new).unwrap();
+    let events = all.iter().map(|(_, key)| NewEvent::new("s", "record", key.map(Into::into), "x").unwrap());
+    let events: Vec<_> = events.collect();
+    store.append(&mut |put| put(&events).map(drop)).unwrap();
+    let seen = store.subscription(&new.consumer).unwrap().unwrap();
+    let ledger = (1..).zip(all).filter_map(|(id, (state, _))| change(id, *state, now)).collect();
+    let update = RunUpdate { ledger, ..RunUpdate::state(seen.state.clone()) };
+    let stored = store.update_run(&seen, &update).unwrap().unwrap();
+    (store, Subscription { elsewhere: vec!["there".to_owned()], ..stored })
+}
+
+proptest! {
+    #![proptest_config(cases(200))]
+
+    #[test]
+    fn the_oldest_event_that_may_be_given_is_found(
+        all in prop::collection::vec(one(), 1..24),
+        ahead in prop_oneof![1..6_u64, Just(10_000)],
+        (is_keyed, is_filtered, is_in_order, is_late) in any::<(bool, bool, bool, bool)>(),
+    ) {
+        let now = Utc::now();
+        let options = Options {
+            deliver: Deliver::Ndjson,
+            batch_size: if is_in_order { 1 } else { 2 },
+            key: is_keyed.then(|| "subtype".to_owned()),
+            ahead,
+            ..Options::default()
+        };
+        let is_in_order = options.is_in_order();
+        let (mut store, consumer) = store(&all, options, is_filtered.then_some("id % 3 <> 0"), now);
+        let unfinished: Vec<(i64, One)> = (1..)
+            .zip(all.iter().copied())
+            .filter(|(id, (state, _))| *state != State::Finished && (!is_filtered || id % 3 != 0))
+            .collect();
+        let first = unfinished.first().map(|(id, _)| *id);
+
+        // Those that are looked at: so many that do not sleep.
+        let (mut looked, mut count) = (Vec::new(), 0);
+        for one in &unfinished {
+            if count == ahead {
+                break;
+            }
+            looked.push(*one);
+            count += u64::from(!matches!(one.1.0, State::Sleeps(_)));
+        }
+        let until = |state: State| match state {
+            State::Waits(minutes) | State::Sleeps(minutes) if minutes > 0 => Some(minutes),
+            _ => None,
+        };
+        let is_there = |state: State| state == State::Claimed { is_there: true };
+        let is_stuck = |state: State| until(state).is_some() || is_there(state);
+        let key = |(_, key): One| key.filter(|_| is_keyed);
+        let is_held = |at: usize| {
+            looked[..at].iter().any(|(_, before)| {
+                is_stuck(before.0) && (key(*before).is_some() && key(*before) == key(looked[at].1))
+            })
+        };
+        let waits_in_order = |at: usize| is_in_order && looked[..at].iter().any(|(_, one)| until(one.0).is_some());
+        let next: Vec<usize> = (0..looked.len()).filter(|at| !is_held(*at) && !waits_in_order(*at)).collect();
+        let free = next.iter().any(|at| !is_stuck(looked[*at].1.0));
+
+        let deadline = is_late.then(Instant::now);
+        let found = pending::scan(&mut store, &consumer, deadline, false).unwrap();
+        prop_assert!(is_late || !found.cut_short);
+        prop_assert!(found.failures.is_empty() && found.newest == all.len() as i64);
+        prop_assert!(found.first == first || found.cut_short, "{:?}, not {:?}", found, first);
+        if !found.cut_short {
+            let wait = found.wait.map(|wait| (wait.until - now).num_minutes());
+            let expected = next.iter().filter_map(|at| until(looked[*at].1.0)).min();
+            prop_assert_eq!(wait, expected.filter(|_| !free));
+            let elsewhere = next.iter().any(|at| is_there(looked[*at].1.0));
+            prop_assert_eq!(found.is_elsewhere, elsewhere && !free);
+            prop_assert!(!found.is_full || (wait.is_some() && count >= ahead));
+        }
+        if let Some(first) = first {
+            let counted = pending::count(&mut store, &consumer, first, true, CountLimits::NONE, &mut |_| {});
+            prop_assert_eq!(counted.unwrap().events, unfinished.len() as u64);
+        }
+    }
+}
+
+/// However many wait, what is past them is found, unless they are too many.
+#[test]
+fn what_is_past_many_that_wait_is_found() {
+    let now = Utc::now();
+    for (waiting, ahead, expected) in [(700, 10_000, None), (700, 700, Some(true)), (700, 701, None)] {
+        let mut all = vec![(State::Waits(3), None); waiting];
+        all.push((State::Free, None));
+        let options = Options { deliver: Deliver::Ndjson, batch_size: 2, ahead, ..Options::default() };
+        let (mut store, consumer) = store(&all, options, None, now);
+        let found = pending::scan(&mut store, &consumer, None, false).unwrap();
+        assert_eq!((found.wait.is_some(), found.is_full), (expected.is_some(), expected.is_some()));
+        assert_eq!(found.first, Some(1));
+    }
+}
