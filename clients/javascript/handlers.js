@@ -108,8 +108,8 @@ function refusal({ id }, error) {
   if (error instanceof Asleep) return { nack: id, attempt: false };
   if (error instanceof Reject) return { reject: id, error: error.message };
   if (error instanceof NotNow) {
-    const delay = error.delay && duration(error.delay);
-    return { nack: id, attempt: false, error: error.message, ...(delay && { delay }) };
+    const delay = error.delay == null ? {} : { delay: duration(error.delay) };
+    return { nack: id, attempt: false, error: error.message, ...delay };
   }
   console.error(error);
   return { nack: id, error: String(error) };

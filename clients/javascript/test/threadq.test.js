@@ -187,6 +187,12 @@ thread.handler("plain", plain, ({ content }) => {
   }
 });
 
+thread.handler("soon", { filter: "subtype = 'soon'", idle: "1s", backoff: "1h" }, () => {
+  if (existsSync("soon")) return;
+  writeFileSync("soon", "");
+  throw new NotNow("", { delay: 0 });
+});
+
 thread.handler("steps", { filter: "subtype = 'steps'", idle: "1s", concurrency: 2, backoff: "50ms" }, async (event, run) => {
   const receipt = await run.step("charge", (key) => {
     appendFileSync("charged", key + "\\n");
@@ -252,6 +258,8 @@ withThread("handlers that are functions", { skip: ELSEWHERE && "handlers there a
   await waitFor("the cursor", async () => (await thread.command("info", "plain"))[0].subscriptions[0].pending === 0);
   const seen = readFileSync(join(folder, "seen"), "utf8").trim().split("\n");
   assert.deepEqual(seen, ["one", "reject", "fail", "fail", "later", "later", "two"]);
+  await thread.push("", { subtype: "soon" });
+  await waitFor("what is given again at once", async () => (await thread.command("info", "soon"))[0].subscriptions[0].pending === 0);
 
   await thread.pushMany([{ content: "", subtype: "large" }, { content: "", subtype: "broken" }]);
   const first = (subtype) => waitFor(subtype, async () => (await thread.read({ subtype }))[0]?.content);

@@ -304,6 +304,12 @@ def plain(event):
         pathlib.Path("later").touch()
         raise NotNow("busy", delay="10ms")
 
+@thread.handler("soon", filter="subtype = 'soon'", idle="1s", backoff="1h")
+def soon(event):
+    if not pathlib.Path("soon").exists():
+        pathlib.Path("soon").touch()
+        raise NotNow(delay=0)
+
 @thread.handler("both", filter="subtype = 'both'", idle="1s")
 async def both(event, run):
     barrier[0] += 1
@@ -360,6 +366,10 @@ class HandlersThatAreFunctions(WithThread):
         self.assertEqual(seen[:5], ["one", "reject", "fail", "later", "two"])
         self.assertEqual(sorted(seen), ["fail", "fail", "later", "later", "one", "reject", "two"])
         wait_for("the cursor", lambda: self.state("plain")["last_acked_id"] == 5)
+
+    def test_with_a_delay_of_zero_an_event_is_given_again_at_once(self):
+        self.thread.push("", subtype="soon")
+        wait_for("the cursor", lambda: self.state("soon")["last_acked_id"] == 1)
 
     def test_an_async_function_has_several_at_a_time(self):
         self.thread.push_many([{"content": "", "subtype": "both"}] * 2)

@@ -281,7 +281,7 @@ def _answer(thread: Thread, consumer: str, function: Callable[..., Any]) -> None
         except Reject as error:
             answer = {"reject": event.id, "error": str(error)}
         except NotNow as error:
-            delay = {"delay": calls.duration(error.delay)} if error.delay else {}
+            delay = {} if error.delay is None else {"delay": calls.duration(error.delay)}
             answer = {"nack": event.id, "attempt": False, "error": str(error), **delay}
         except Asleep:
             answer = {"nack": event.id, "attempt": False}
