@@ -148,6 +148,7 @@ impl World {
                 threads: |_| None,
                 listen: |_| {},
                 leave: || {},
+                spare: || {},
             })
         });
         let dir = tempfile::tempdir().unwrap();

@@ -37,6 +37,9 @@ pub struct Scheme {
     pub listen: fn(&Location),
     /// Takes back what this process has [recorded](Store::record_worker) of itself, without a long wait.
     pub leave: fn(),
+    /// From now on, this process shares what the server has few of with others like it, and keeps nothing open that it does
+    /// not use.
+    pub spare: fn(),
 }
 
 static SCHEMES: RwLock<Vec<Scheme>> = RwLock::new(Vec::new());
@@ -87,6 +90,12 @@ pub fn listen(location: &Location) {
 pub fn leave() {
     let schemes = SCHEMES.read().unwrap_or_else(PoisonError::into_inner).clone();
     schemes.iter().for_each(|scheme| (scheme.leave)());
+}
+
+/// Called by a process of which there may be one for each handler.
+pub fn spare() {
+    let schemes = SCHEMES.read().unwrap_or_else(PoisonError::into_inner).clone();
+    schemes.iter().for_each(|scheme| (scheme.spare)());
 }
 
 pub(super) fn open(location: &Location, busy_limit: Duration) -> Result<(Files, Box<dyn Store>)> {

@@ -36,7 +36,7 @@ use crate::model::location::Location;
 use crate::model::run::{Exit, Phase, RunState, Task};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::queue::Queue;
-use crate::queue::locations::{files_of, listen};
+use crate::queue::locations::{files_of, listen, spare};
 use crate::queue::retention::Keeper;
 use crate::store::{Lease, Leased, RunUpdate};
 
@@ -81,6 +81,7 @@ pub unsafe fn supervise(
     // Processes that its handlers leave behind become its own children, to be reaped.
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).ok();
+    spare();
     listen(location);
     let watcher = Watcher::new(&files, CONTROL);
     let unsynced = Cell::default();

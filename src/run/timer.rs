@@ -31,7 +31,7 @@ use crate::model::run::{Phase, RunState};
 use crate::model::subscription::ConsumerId;
 use crate::model::time::Time;
 use crate::queue::Queue;
-use crate::queue::locations::files_of;
+use crate::queue::locations::{files_of, spare};
 use crate::queue::retention::Keeper;
 use crate::store::RunUpdate;
 
@@ -67,6 +67,7 @@ pub unsafe fn keep(
     shutdown: &Shutdown,
 ) -> Result<()> {
     let files = files_of(location)?;
+    spare();
     // SAFETY: guaranteed by the caller.
     let lock = unsafe { Lock::adopt(lock_fd, &files, TIMER_LOCK) };
     let mut lock = lock.ok_or_else(|| Error::Other("this process is started by others".into()))?;

@@ -27,12 +27,14 @@ use thread::store::{Lease, Leased};
 use thread::{Error, Result};
 
 use crate::clock::now;
+use crate::connection::Turn;
+use crate::holders::{self, Registered, Row};
 use crate::json::from_json;
 use crate::link::{Link, Locks, Session, int, text};
 use crate::machine::Machine;
 
 /// The number of the next renewal.
-const NEXT: &str = "greatest(l.renewal + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)";
+pub const NEXT: &str = "greatest(l.renewal + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)";
 
 const DOING: &str = "taking the lease of a consumer";
 
@@ -42,8 +44,12 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long a renewal waits for others.
 const BUSY_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long to wait until a lease was given back.
+/// For how long a change that was passed on makes a request for a look superfluous, in milliseconds.
+const PASSED_ON_FOR: i64 = 1000;
+
+/// How long to wait until a lease was given back, and for a connection for that.
 const GIVING_BACK: Duration = Duration::from_secs(3);
+const FOR_GIVING_BACK: Duration = Duration::from_secs(2);
 
 /// The holder of the lease of a pool, which machines share.
 pub const ALL: &str = "~";
@@ -226,7 +232,9 @@ pub fn take(
         epoch,
         length_ms,
         renewed: asked,
-        revision: None,
+        row: None,
+        asked: 0,
+        passed_on: asked - PASSED_ON_FOR,
         control: key.0.join(CONTROL),
         shared: Arc::clone(&shared),
         ends,
@@ -322,8 +330,11 @@ struct Renewer {
     length_ms: i64,
     /// When the last renewal was sent.
     renewed: i64,
-    /// The consumer's row as it was last seen.
-    revision: Option<(String, i64)>,
+    /// The consumer's row as it was last seen, and when it was asked for.
+    row: Option<Row>,
+    asked: i64,
+    /// When a change of it was last passed on.
+    passed_on: i64,
     /// The file that the supervisor watches.
     control: PathBuf,
     shared: Arc<Shared>,
@@ -334,62 +345,123 @@ struct Renewer {
 impl Renewer {
     fn run(mut self, link: &mut Link) {
         let step = LOOK_EVERY.min(Duration::from_millis((self.length_ms / 16).max(1).unsigned_abs()));
+        // Not for a short run.
+        let mut registered = None;
+        let mut is_first = true;
         loop {
             let idle = |state: &mut State| !state.is_given_back && !state.looks;
             let waited = self.shared.noticed.wait_timeout_while(self.shared.state(), step, idle);
             let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            state.looks = false;
+            let looks = std::mem::take(&mut state.looks);
             if state.is_given_back {
                 break;
             }
             drop(state);
-            let due = now() - self.renewed >= self.length_ms / 4;
-            // What fails is tried again with the next step.
-            if due && matches!(self.renew(link), Ok(false)) {
-                // Another machine has it.
-                self.shared.until.store(0, Ordering::SeqCst);
-                break;
+            if std::mem::take(&mut is_first) {
+                let entry = Registered::new(link, &self.name, self.epoch, self.length_ms, self.renewed);
+                registered = entry.ok();
+                holders::attend(link);
             }
-            drop(self.pass_on(link));
+            match self.step(link, registered.as_mut(), looks) {
+                // What fails is tried again with the next step.
+                Ok(true) | Err(_) => {}
+                Ok(false) => {
+                    // Another machine has it.
+                    self.shared.until.store(0, Ordering::SeqCst);
+                    break;
+                }
+            }
         }
+        drop(registered);
+        link.turn = Turn::Within(FOR_GIVING_BACK);
         drop(self.give_back(link));
         drop(self.ends);
     }
 
+    /// Takes note of what was done for it, and does the rest itself. Returns false if another machine has taken the lease.
+    fn step(
+        &mut self,
+        link: &mut Link,
+        mut registered: Option<&mut Registered>,
+        looks: bool,
+    ) -> Result<bool> {
+        let answer = registered.as_ref().and_then(|registered| registered.answer());
+        let is_attended = registered.as_ref().is_some_and(|registered| registered.is_attended());
+        let mut is_asked_for =
+            is_attended && registered.as_ref().is_some_and(|registered| registered.is_new());
+        if let Some(answer) = answer {
+            if answer.sent > self.renewed {
+                self.note(answer.sent, registered.as_deref_mut());
+            }
+            is_asked_for |= is_attended && answer.asked > 0;
+            if answer.asked > self.asked {
+                self.pass_on(answer.row, answer.asked);
+            }
+        }
+        let age = now() - self.renewed;
+        // The process that renews for others may need two steps, and this one another.
+        if age >= self.length_ms / 16 * if is_attended { 7 } else { 4 } {
+            let is_urgent = age >= self.length_ms / 16 * 9;
+            link.turn = if is_urgent { Turn::Within(Duration::ZERO) } else { Turn::OrNever };
+            let sent = now();
+            match self.renew(link) {
+                Ok(true) => self.note(sent, registered),
+                Ok(false) => return Ok(false),
+                Err(_) => {}
+            }
+        }
+        if !is_asked_for || looks && now() - self.passed_on >= PASSED_ON_FOR {
+            link.turn = Turn::OrNever;
+            self.look(link)?;
+        }
+        Ok(true)
+    }
+
+    /// Takes note of a renewal.
+    fn note(&mut self, sent: i64, registered: Option<&mut Registered>) {
+        self.renewed = sent;
+        self.shared.until.store(sent.saturating_add(self.length_ms), Ordering::SeqCst);
+        if let Some(registered) = registered {
+            registered.note(sent);
+        }
+    }
+
     /// Returns false if another machine has taken the lease.
-    fn renew(&mut self, link: &mut Link) -> Result<bool> {
-        let sent = now();
+    fn renew(&self, link: &mut Link) -> Result<bool> {
         // Synced: after a crash, others must not see an earlier renewal again.
-        let is_ours = link.transact("renewing a lease", Locks::None, true, |session| {
+        link.transact("renewing a lease", Locks::None, true, |session| {
             let sql = format!(
                 "UPDATE @leases AS l SET renewal = {NEXT} \
                  WHERE thread = $1 AND consumer_id = $2 AND epoch = $3 RETURNING epoch"
             );
             Ok(session.row(&sql, &[text(&self.name), int(&self.epoch)])?.is_some())
-        })?;
-        if is_ours {
-            self.renewed = sent;
-            self.shared.until.store(sent.saturating_add(self.length_ms), Ordering::SeqCst);
-        }
-        Ok(is_ours)
+        })
     }
 
-    /// Passes requests of other machines, and changes of the consumer's row, to the supervisor.
-    fn pass_on(&mut self, link: &mut Link) -> Result<()> {
+    /// Asks for the consumer's row.
+    fn look(&mut self, link: &mut Link) -> Result<()> {
+        let asked = now();
         let sql = "SELECT token, revision, run FROM @consumers WHERE thread = $1 AND consumer_id = $2";
         let row =
             link.reading("asking for changes", |session| session.row(sql, &[text(&self.consumer.as_str())]))?;
-        let state: Option<RunState> = row.as_ref().map(|row| from_json(row.get(2)));
-        let revision = row.map(|row| (row.get(0), row.get(1)));
-        if self.revision != revision {
-            let stop = state.and_then(|state| state.stop);
-            self.shared.state().stop = revision.clone().map(|(token, _)| token).zip(stop);
-            self.revision = revision;
-            if let Ok(file) = File::options().write(true).open(&self.control) {
-                drop(file.set_modified(SystemTime::now()));
-            }
-        }
+        let stop = |row: &postgres::Row| from_json::<RunState>(row.get(2)).stop;
+        self.pass_on(row.map(|row| (row.get(0), row.get(1), stop(&row))), asked);
         Ok(())
+    }
+
+    /// Passes requests of other machines, and changes of the consumer's row, to the supervisor.
+    fn pass_on(&mut self, row: Option<Row>, asked: i64) {
+        self.asked = asked;
+        if self.row == row {
+            return;
+        }
+        self.shared.state().stop =
+            row.as_ref().and_then(|(token, _, stop)| stop.map(|stop| (token.clone(), stop)));
+        self.row = row;
+        self.passed_on = now();
+        if let Ok(file) = File::options().write(true).open(&self.control) {
+            drop(file.set_modified(SystemTime::now()));
+        }
     }
 
     fn give_back(&self, link: &mut Link) -> Result<()> {

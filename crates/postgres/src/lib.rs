@@ -9,7 +9,7 @@
 //! | `settings` | the settings of a connection, from where libpq takes them |
 //! | `environment`, `passfile`, `service` | the variables, the password file and the service file |
 //! | `tls` | TLS, according to `sslmode` |
-//! | `connection` | connecting, and one idle connection for each server |
+//! | `connection`, `slots` | connecting, idle connections, and how many a machine has for its handlers |
 //! | `error` | the server's errors, by what can be done about them |
 //! | `migrate` | the schema and its versions |
 //! | `link` | an open thread's connection, transactions, and statements |
@@ -19,6 +19,7 @@
 //! | `consumers` | subscriptions, cursors, runs |
 //! | `config`, `dead_letters`, `prune` | as they are called |
 //! | `lease`, `machine`, `clock` | which machine has a consumer's runs for itself |
+//! | `holders` | renewing the leases of all processes of this machine |
 //! | `listen` | announcements between machines |
 //! | `rows` | reading and writing rows as they are, to move a thread |
 //! | `steps` | what handlers have done for events |
@@ -43,6 +44,7 @@ mod due;
 mod environment;
 mod error;
 mod figures;
+mod holders;
 mod json;
 mod known;
 mod lease;
@@ -60,6 +62,7 @@ mod rows;
 mod scheduled;
 mod service;
 pub mod settings;
+mod slots;
 mod steps;
 mod store;
 mod tls;
@@ -80,6 +83,7 @@ pub const SCHEME: Scheme = Scheme {
     threads: store::threads,
     listen: listen::listen,
     leave: workers::leave,
+    spare: connection::spare,
 };
 
 /// The channel on which commits to the threads of a schema are announced.

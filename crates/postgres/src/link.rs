@@ -14,7 +14,7 @@ use thread::model::closed::{CLOSED, Closed};
 use thread::model::subscription::ConsumerId;
 use thread::{Error, Result};
 
-use crate::connection::Connection;
+use crate::connection::{Connection, PATIENT, Turn, is_sparing};
 use crate::error::{self, Doing, failed};
 use crate::known::Known;
 use crate::location::Target;
@@ -62,6 +62,10 @@ pub struct Link {
     is_spoilt: bool,
     /// A snapshot is read, which another connection would not have.
     in_snapshot: bool,
+    /// A transaction is open.
+    in_transaction: bool,
+    /// How it comes by a connection.
+    pub turn: Turn,
 }
 
 /// Whom a transaction excludes.
@@ -96,6 +100,8 @@ impl Link {
             busy_limit,
             is_spoilt: false,
             in_snapshot: false,
+            in_transaction: false,
+            turn: PATIENT,
         }
     }
 
@@ -115,8 +121,11 @@ impl Link {
             return Err(error::database(Kind::Unreachable, "reading rows", message, "try again"));
         }
         let connection = match self.connection.take() {
-            None => Connection::take(settings)?,
-            Some(now) if is_lost(&now) => Connection::open(settings)?,
+            None => Connection::take_in(settings, self.turn)?,
+            Some(now) if is_lost(&now) => {
+                drop(now);
+                Connection::open_in(settings, self.turn)?
+            }
             Some(now) => now,
         };
         self.is_spoilt = false;
@@ -135,10 +144,43 @@ impl Link {
         doing: &'static str,
         mut work: impl FnMut(&mut Session<'_>) -> Result<T>,
     ) -> Result<T> {
-        match work(&mut self.session(doing)?) {
+        let done = match work(&mut self.session(doing)?) {
             Err(Error::Database(e)) if e.kind == Kind::Unreachable => {
                 self.is_spoilt = true;
                 work(&mut self.session(doing)?)
+            }
+            done => done,
+        };
+        self.give_back();
+        done
+    }
+
+    /// Closes the connection.
+    pub fn close(&mut self) {
+        self.connection = None;
+    }
+
+    /// Gives the connection back after an operation, in a process that is sparing.
+    pub fn give_back(&mut self) {
+        if is_sparing() && !self.in_snapshot && !self.in_transaction {
+            let connection = self.connection.take().filter(|_| !self.is_spoilt);
+            connection.into_iter().for_each(|connection| connection.keep(&self.target.settings));
+        }
+    }
+
+    /// Executes a statement about any threads of the schema, in a transaction of its own that ends without this process.
+    /// `@` stands for the schema's name.
+    pub fn at_once(&mut self, doing: &'static str, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
+        let sql = sql.replace('@', &self.prefix);
+        let connection = self.connection()?;
+        connection.was_warned();
+        let done = connection.client.query_typed(&sql, params).doing(doing);
+        let is_done = done.is_ok() && !connection.was_warned();
+        self.is_spoilt |= done.is_err();
+        match done {
+            Ok(_) if !is_done => {
+                let message = "the server has it, but perhaps no standby".to_owned();
+                Err(error::database(Kind::OutcomeUnknown, doing, message, error::UNKNOWN))
             }
             done => done,
         }
@@ -196,7 +238,10 @@ impl Link {
                     self.roll_back();
                     return Err(closed?.map_or_else(error::gone, Error::from));
                 }
-                Ok(_) => return Ok(()),
+                Ok(_) => {
+                    self.in_transaction = true;
+                    return Ok(());
+                }
                 Err(e) if !last && error::is_unreachable(&e) => self.is_spoilt = true,
                 Err(e) => {
                     self.roll_back();
@@ -209,6 +254,13 @@ impl Link {
 
     /// Ends a transaction: commits it, or rolls it back if its work failed.
     pub fn end<T>(&mut self, doing: &'static str, done: Result<T>) -> Result<T> {
+        let done = self.end_with(doing, done);
+        self.in_transaction = false;
+        self.give_back();
+        done
+    }
+
+    fn end_with<T>(&mut self, doing: &'static str, done: Result<T>) -> Result<T> {
         if done.is_err() {
             self.roll_back();
             return done;
@@ -253,6 +305,7 @@ impl Link {
         if let Ok(connection) = self.connection() {
             self.is_spoilt |= connection.client.batch_execute(sql).is_err();
         }
+        self.give_back();
     }
 
     fn roll_back(&mut self) {

@@ -97,18 +97,22 @@ impl Target {
         let whole = [&*hosts, &*ports, dbname, &*self.schema, thread].join("\0");
         let digest = Sha1::digest(whole.as_bytes());
         let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        let variable =
-            |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        let state = variable("XDG_STATE_HOME").or_else(|| Some(variable("HOME")?.join(".local/state")));
-        let state = state.ok_or_else(|| {
-            problem(
-                Code::Failed,
-                "there is no folder for what belongs to this machine",
-                "set HOME or XDG_STATE_HOME",
-            )
-        })?;
-        Ok(state.join("thread").join(digest))
+        Ok(state_dir()?.join(digest))
     }
+}
+
+/// The folder on this machine for all threads on servers: `$XDG_STATE_HOME/thread`.
+pub fn state_dir() -> Result<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = variable("XDG_STATE_HOME").or_else(|| Some(variable("HOME")?.join(".local/state")));
+    let state = state.ok_or_else(|| {
+        problem(
+            Code::Failed,
+            "there is no folder for what belongs to this machine",
+            "set HOME or XDG_STATE_HOME",
+        )
+    })?;
+    Ok(state.join("thread"))
 }
 
 /// The hosts and the ports of the authority of a URL, each as a list separated by commas.

@@ -24,7 +24,7 @@ use thread::store::{
 };
 use thread::{Error, Result};
 
-use crate::connection::Connection;
+use crate::connection::{Connection, PATIENT};
 use crate::link::{Link, Locks, int, text};
 use crate::location::Target;
 use crate::{
@@ -42,13 +42,16 @@ pub fn open(location: &Location, busy_limit: Duration) -> Result<Box<dyn Store>>
     let thread = match open(&mut connection) {
         // It was idle, and has been lost.
         Err(Error::Database(e)) if e.kind == Kind::Unreachable => {
-            connection = Connection::open(&target.settings)?;
+            drop(connection);
+            connection = Connection::open_in(&target.settings, PATIENT)?;
             open(&mut connection)?
         }
         opened => opened?,
     };
     let prefix = migrate::prefix(&target.schema);
-    Ok(Box::new(Link::new(target, Some(connection), prefix, thread, busy_limit)))
+    let mut link = Link::new(target, Some(connection), prefix, thread, busy_limit);
+    link.give_back();
+    Ok(Box::new(link))
 }
 
 /// Makes a thread, and the schema if it is missing.

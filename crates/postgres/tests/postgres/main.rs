@@ -3,6 +3,7 @@
 mod agent;
 mod clocks;
 mod connect;
+mod connections;
 mod errors;
 mod failover;
 mod follow;
