@@ -21,9 +21,9 @@ mod runs;
 mod scan;
 mod scheduled;
 mod steps;
+mod system_calls;
 mod tables;
 mod wal;
-mod wal_entry;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -139,7 +139,7 @@ impl Sqlite {
         }
         let wal = wal::path_of(&path);
         let new_wal = wal::length(&wal) == 0;
-        wal_entry::set_synced(&wal, !new_wal);
+        system_calls::set_synced(&wal, !new_wal);
         let mut conn = Connection::open_with_flags(&path, OPEN_FLAGS).doing(doing)?;
         configure(&mut conn, busy_limit).map_err(|e| migrate::not_opened(e, &path))?;
         let store = Sqlite {
@@ -167,7 +167,7 @@ impl Sqlite {
                 files::sync_dir(dir).at("sync the directory", dir)?;
             }
             self.has_synced_entry = true;
-            wal_entry::set_synced(&self.wal, true);
+            system_calls::set_synced(&self.wal, true);
         }
         match closed::load(&transaction).doing(doing)? {
             Some(closed) => Err(closed.into()),

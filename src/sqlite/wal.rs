@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rusqlite::config::DbConfig;
 
 use super::error::Doing;
-use super::{BUSY_LIMIT, Sqlite, wait_for_others, wal_entry};
+use super::{BUSY_LIMIT, Sqlite, system_calls, wait_for_others};
 use crate::error::Result;
 
 /// A WAL longer than so many pages is checkpointed by the process that notices. The first process to open the
@@ -82,15 +82,16 @@ impl Sqlite {
         }
     }
 
+    /// Its length does not say so: see [`system_calls`].
     pub(super) fn wal_is_long(&self) -> bool {
-        let length = length(&self.wal);
         // SQLite is not asked where no page is small enough.
-        length > WAL_PAGES * 512 && length > WAL_PAGES * self.page_bytes().unwrap_or(u64::MAX / WAL_PAGES)
+        length(&self.wal) > WAL_PAGES * 512 && self.wal_pages().is_ok_and(|pages| pages >= WAL_PAGES)
     }
 
-    fn page_bytes(&self) -> rusqlite::Result<u64> {
-        let ask = "PRAGMA page_size";
-        self.conn.query_row(ask, [], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs)
+    /// How many pages are in the WAL, whether they are in the database too or not.
+    fn wal_pages(&self) -> rusqlite::Result<u64> {
+        let ask = "PRAGMA wal_checkpoint(NOOP)";
+        self.conn.query_row(ask, [], |row| row.get::<_, i64>(1)).map(i64::unsigned_abs)
     }
 }
 
@@ -98,7 +99,7 @@ impl Drop for Sqlite {
     fn drop(&mut self) {
         self.join_checkpoint();
         // For others that are open in this process, this costs one more sync at most.
-        wal_entry::set_synced(&self.wal, false);
+        system_calls::set_synced(&self.wal, false);
         if self.checkpoints && self.wal_is_long() {
             // If readers or writers prevent it, the next process tries again.
             drop(self.conn.busy_timeout(Duration::ZERO));
@@ -109,22 +110,82 @@ impl Drop for Sqlite {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::time::UNIX_EPOCH;
+
+    use rusqlite::Connection;
 
     use super::*;
     use crate::files::stamp::Stamp;
     use crate::model::location::Location;
+
+    fn insert(conn: &Connection, bytes: usize) {
+        let sql = "INSERT INTO events (created_at, source, type, content) VALUES ('', 's', 'message', ?1)";
+        conn.execute(sql, ["x".repeat(bytes)]).unwrap();
+    }
+
+    /// How many events somebody finds who opens the database with these files.
+    fn count(files: &[&Path]) -> i64 {
+        let dir = tempfile::tempdir().unwrap();
+        for file in files {
+            fs::copy(file, dir.path().join(file.file_name().unwrap())).unwrap();
+        }
+        let conn = Connection::open(dir.path().join("events.db")).unwrap();
+        let sound: String = conn.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+        assert_eq!(sound, "ok");
+        conn.query_row("SELECT count(*) FROM events", [], |row| row.get(0)).unwrap()
+    }
+
+    #[test]
+    fn a_short_wal_keeps_its_length_and_has_no_content() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = dir.path().join("events.db");
+        Sqlite::create(&db, false).unwrap();
+        let log = path_of(&db);
+        let reader = Sqlite::open(&db).unwrap();
+        let store = Sqlite::open(&db).unwrap();
+        insert(&store.conn, 10_000);
+        insert(&store.conn, 10_000);
+        let before = length(&log);
+        assert!(before > 20_000);
+        assert!(store.truncate_wal().unwrap());
+        assert_eq!(length(&log), before);
+        assert_eq!(store.wal_pages().unwrap(), 0);
+        // All is in the database itself, and what is left of the WAL is read by nobody.
+        assert_eq!(count(&[&db]), 2);
+        assert_eq!(count(&[&db, &log]), 2);
+        // Shorter than what was there: whoever reads it stops where the old frames begin.
+        insert(&reader.conn, 1);
+        assert_eq!(length(&log), before);
+        assert_eq!(count(&[&db, &log]), 3);
+        drop((reader, store));
+        insert(&Sqlite::open(&db).unwrap().conn, 1);
+        assert_eq!(count(&[&db, &log]), 4);
+    }
+
+    #[test]
+    fn a_long_wal_is_truncated() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = dir.path().join("events.db");
+        Sqlite::create(&db, false).unwrap();
+        let store = Sqlite::open(&db).unwrap();
+        insert(&store.conn, 1 << 20);
+        assert!(store.wal_pages().unwrap() > 128);
+        assert!(store.truncate_wal().unwrap());
+        assert_eq!(length(&path_of(&db)), 0);
+        assert_eq!(count(&[&db]), 1);
+    }
 
     #[test]
     fn a_commit_is_noticed_though_no_wal_is_left() {
         let dir = tempfile::tempdir().unwrap();
         let db = dir.path().join("events.db");
         Sqlite::create(&db, false).unwrap();
-        std::fs::File::open(&db).unwrap().set_modified(UNIX_EPOCH).unwrap();
+        fs::File::open(&db).unwrap().set_modified(UNIX_EPOCH).unwrap();
         let stamp = || Stamp::of(&Location::from(dir.path()), dir.path()).unwrap();
         let before = stamp();
         // As the sqlite3 program does, which removes the WAL on closing.
-        let other = rusqlite::Connection::open(&db).unwrap();
+        let other = Connection::open(&db).unwrap();
         other
             .execute_batch("INSERT INTO events (source, type, content) VALUES ('s', 'message', '')")
             .unwrap();

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use thread_testkit::{World, ids, long, names, take_all_script};
 
-/// Maximum size of the WAL of a thread that is not in use: a process that leaves a larger one
-/// checkpoints it, unless another process prevents that. With fifty processes one nearly always
-/// does, so there is no bound while they work.
-const WAL_LIMIT: u64 = 256 * 1024;
+/// Maximum size of the WAL of a thread that is not in use: a process that leaves more than 32 pages in it
+/// checkpoints it, unless another process prevents that, and no more is kept. With fifty processes one nearly
+/// always does, so there is no bound while they work.
+const WAL_LIMIT: u64 = 512 * 1024;
 
 /// The number of processes for each command, fifty in total.
 const CROWD: &[(&str, usize)] =
