@@ -394,7 +394,8 @@ impl Renewer {
                 self.note(answer.sent, registered.as_deref_mut());
             }
             is_asked_for |= is_attended && answer.asked > 0;
-            if answer.asked > self.asked {
+            // It may have been asked for in the same millisecond as the own look.
+            if answer.asked >= self.asked {
                 self.pass_on(answer.row, answer.asked);
             }
         }
