@@ -127,7 +127,7 @@ impl Session {
             }),
             18 => {
                 let choice = *self.dice.pick(&["yes", "perhaps", ""]);
-                let request: &str = *self.dice.pick(&REQUESTS);
+                let request = *self.dice.pick(&REQUESTS);
                 permission_answer(WEB, request, choice).unwrap()
             }
             19 => run.status(Status::Thinking),
