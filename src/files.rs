@@ -420,6 +420,9 @@ pub fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
+#[cfg(all(test, target_os = "linux"))]
+pub(crate) mod simulated;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -60,6 +60,9 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(not(test), warn(clippy::exit, clippy::print_stderr, clippy::print_stdout))]
 
+#[cfg(test)]
+extern crate self as thread;
+
 #[cfg(feature = "cli")]
 #[doc(hidden)] // For the programs of this workspace, which have the same commands.
 pub mod cli;

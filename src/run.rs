@@ -44,3 +44,6 @@ pub(crate) use handler::reap;
 pub use launcher::{Launcher, WakeBy};
 pub use push::{Finished, finish, push};
 pub use wake::{Waking, wake};
+
+#[cfg(all(test, target_os = "linux"))]
+mod simulation;

@@ -28,9 +28,11 @@ fn packages() -> impl Iterator<Item = PathBuf> {
     crates.map(|entry| entry.unwrap().path()).chain([ROOT.into()])
 }
 
-/// The modules of a package with their code, without comments and without unit tests, which are at the end.
+/// The modules of a package with their code, without comments and without unit tests, which are at the end or in modules of
+/// their own.
 fn modules(package: &Path) -> BTreeMap<String, String> {
     let (src, mut found, mut dirs) = (package.join("src"), BTreeMap::new(), vec![package.join("src")]);
+    let mut tests = Vec::new();
     while let Some(dir) = dirs.pop() {
         for entry in fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
@@ -42,10 +44,18 @@ fn modules(package: &Path) -> BTreeMap<String, String> {
                 let code = code.filter(|line| !line.trim_start().starts_with("//"));
                 let name = path.strip_prefix(&src).unwrap().with_extension("");
                 let name = name.to_str().unwrap().trim_end_matches("/mod").to_owned();
+                let within = if name == "lib" || name == "main" { String::new() } else { format!("{name}/") };
+                let lines: Vec<&str> = text.lines().collect();
+                let of_tests =
+                    lines.windows(2).filter(|two| two[0].starts_with("#[cfg(") && two[0].contains("test"));
+                let modules = of_tests.filter_map(|two| two[1].strip_suffix(';')?.split("mod ").nth(1));
+                tests.extend(modules.map(|module| format!("{within}{module}")));
                 found.insert(name, code.flat_map(|line| [line, "\n"]).collect());
             }
         }
     }
+    let is_of = |name: &str, test: &String| name == test || name.starts_with(&format!("{test}/"));
+    found.retain(|name, _| !tests.iter().any(|test| is_of(name, test)));
     found
 }
 

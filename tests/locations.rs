@@ -3,26 +3,17 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::ops::ControlFlow;
 use std::os::fd::IntoRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use thread::maintenance::{backup, doctor, prune};
-use thread::model::event::CappedRow;
-use thread::model::figures::Counted;
-use thread::model::filter::Filter;
-use thread::model::ledger::Ledger;
 use thread::model::location::Location;
-use thread::model::run::{Deliver, Options, Phase, Run, StopRequest};
-use thread::model::schedule::Schedule;
-use thread::model::scheduled::{NextDue, ScheduledEvent, ScheduledId, Which};
-use thread::model::step::Step;
-use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
-use thread::model::time::Time;
+use thread::model::run::{Deliver, Options, Phase, StopRequest};
+use thread::model::subscription::{ConsumerId, NewSubscription};
 use thread::queue::NewThread;
 use thread::queue::locations::{self, Scheme};
 use thread::run::launcher::LEASE;
@@ -32,82 +23,13 @@ use thread::run::starter::News;
 use thread::run::stop::{Stopped, stop};
 use thread::run::worker::follow;
 use thread::run::{Launcher, WakeBy, dispatch, supervisor};
-use thread::store::{
-    Appended, FilterFailure, Move, Moved, PruneRange, PruneStep, Put, RunUpdate, Scan, ScanRange, StepChange,
-    StepsOf, Store,
-};
+use thread::store::Store;
 use thread::{Error, NewEvent, Queue, Result};
-use thread_testkit::store::MemoryStore;
+use thread_testkit::store::SharedStore;
 use thread_testkit::{PATIENCE, wait_until};
 
-/// A store that several queues of this process use.
-#[derive(Clone, Default)]
-struct Shared(Arc<Mutex<MemoryStore>>);
-
-macro_rules! delegate {
-    ($(fn $name:ident($($argument:ident: $kind:ty),*) -> $result:ty;)*) => {
-        impl Store for Shared {
-            $(fn $name(&mut self, $($argument: $kind),*) -> $result {
-                self.0.lock().unwrap().$name($($argument),*)
-            })*
-        }
-    };
-}
-
-delegate! {
-    fn append(feed: &mut dyn FnMut(&mut Put<'_>) -> Result<()>) -> Result<Appended>;
-    fn read_capped(
-        after: i64, upto: i64, limit: usize, cap: u64, take: &mut dyn FnMut(CappedRow<'_>) -> ControlFlow<()>
-    ) -> Result<()>;
-    fn read_content(id: i64, offset: u64, most: usize) -> Result<Option<Vec<u8>>>;
-    fn scan(filter: &Filter, range: ScanRange) -> Result<Scan>;
-    fn newest() -> Result<i64>;
-    fn first_after(id: i64) -> Result<Option<i64>>;
-    fn last_upto(id: i64) -> Result<Option<i64>>;
-    fn first_since(time: &str) -> Result<Option<i64>>;
-    fn stored_at(id: i64) -> Result<Option<String>>;
-    fn id_of_key(key: &str) -> Result<Option<i64>>;
-    fn count(after: i64, upto: i64) -> Result<u64>;
-    fn subscriptions() -> Result<Vec<Subscription>>;
-    fn subscription(consumer: &ConsumerId) -> Result<Option<Subscription>>;
-    fn subscribe(new: &NewSubscription) -> Result<Option<Moved>>;
-    fn unsubscribe(consumer: &ConsumerId) -> Result<Subscription>;
-    fn move_cursor(consumer: &ConsumerId, id: i64, how: Move) -> Result<Moved>;
-    fn acknowledge(consumer: &ConsumerId, id: i64, matching: Option<&[i64]>) -> Result<Moved>;
-    fn update_run(seen: &Subscription, update: &RunUpdate) -> Result<Option<Subscription>>;
-    fn ledger(consumer: &ConsumerId) -> Result<Ledger>;
-    fn runs(consumer: &ConsumerId, most: usize) -> Result<Vec<Run>>;
-    fn run(consumer: &ConsumerId, number: i64) -> Result<Option<Run>>;
-    fn remember_scan(seen: &Subscription, upto: i64, failures: &[FilterFailure]) -> Result<usize>;
-    fn read_dead_letters(
-        consumer: Option<&ConsumerId>, take: &mut dyn FnMut(DeadLetter) -> ControlFlow<()>
-    ) -> Result<()>;
-    fn retry_dead_letters(consumer: &ConsumerId, events: Option<&[i64]>) -> Result<usize>;
-    fn discard_dead_letters(consumer: &ConsumerId, events: Option<&[i64]>) -> Result<usize>;
-    fn prune(range: &PruneRange<'_>) -> Result<PruneStep>;
-    fn scheduled(after: Option<(Time, ScheduledId)>, most: usize) -> Result<Vec<ScheduledEvent>>;
-    fn count_scheduled() -> Result<u64>;
-    fn cancel_scheduled(id: ScheduledId) -> Result<bool>;
-    fn next_scheduled() -> Result<Option<NextDue>>;
-    fn make_scheduled(which: Which, most: usize) -> Result<Appended>;
-    fn schedules() -> Result<Vec<Schedule>>;
-    fn change_schedule(
-        name: &str, seen: Option<&Schedule>, to: Option<&Schedule>, events: &[NewEvent<'_>]
-    ) -> Result<Option<Appended>>;
-    fn changes() -> Result<i64>;
-    fn config() -> Result<BTreeMap<String, String>>;
-    fn set_config(name: &str, value: Option<&str>) -> Result<bool>;
-    fn has_steps() -> Result<bool>;
-    fn read_steps(of: StepsOf<'_>, take: &mut dyn FnMut(Step) -> ControlFlow<()>) -> Result<()>;
-    fn change_step(change: &StepChange) -> Result<bool>;
-    fn forget_steps(now: Time, before: Time, most: usize) -> Result<(u64, bool)>;
-    fn has_figures() -> Result<bool>;
-    fn figures(from: i64) -> Result<Vec<Counted>>;
-    fn merge_figures(now: Time, most: usize) -> Result<bool>;
-}
-
 /// All threads of the scheme.
-static STORES: Mutex<BTreeMap<Location, Shared>> = Mutex::new(BTreeMap::new());
+static STORES: Mutex<BTreeMap<Location, SharedStore>> = Mutex::new(BTreeMap::new());
 
 fn base(location: &Location) -> Result<PathBuf> {
     // `memory://<base>#<name>`
@@ -122,7 +44,7 @@ fn open(location: &Location, _: Duration) -> Result<Box<dyn Store>> {
 }
 
 fn init(location: &Location) -> Result<()> {
-    STORES.lock().unwrap().insert(location.clone(), Shared::default());
+    STORES.lock().unwrap().insert(location.clone(), SharedStore::new(|_| {}));
     Ok(())
 }
 

@@ -113,6 +113,11 @@ impl Watcher {
     pub fn wait<'fd>(&self, timeout: Duration, others: impl IntoIterator<Item = PollFd<'fd>>) -> bool {
         let mut polled: Vec<PollFd<'_>> = others.into_iter().collect();
         polled.extend(self.notices.iter().map(|notices| PollFd::new(notices, PollFlags::IN)));
+        #[cfg(all(test, target_os = "linux"))]
+        if let Some(system) = super::simulated::system() {
+            system.wait(timeout);
+            return self.clear();
+        }
         // `None` where the end is too far away to be a time.
         let end = Instant::now().checked_add(timeout);
         let noticed = loop {
@@ -147,6 +152,10 @@ impl Watcher {
     pub(crate) fn poll<'fd>(&self, timeout: Duration, others: impl IntoIterator<Item = PollFd<'fd>>) {
         let mut polled: Vec<PollFd<'_>> = others.into_iter().collect();
         polled.extend(self.notices.iter().map(|notices| PollFd::new(notices, PollFlags::IN)));
+        #[cfg(all(test, target_os = "linux"))]
+        if let Some(system) = super::simulated::system() {
+            return system.wait(timeout);
+        }
         // If a signal interrupts it, the wait is merely shorter.
         poll(&mut polled, Timespec::try_from(timeout).ok().as_ref()).ok();
     }
@@ -194,6 +203,10 @@ impl Watcher {
 fn queue() -> Option<OwnedFd> {
     use rustix::fs::inotify::{CreateFlags, init};
 
+    #[cfg(all(test, target_os = "linux"))]
+    if let Some(notices) = super::simulated::notices() {
+        return Some(notices);
+    }
     init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()
 }
 

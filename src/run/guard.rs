@@ -145,6 +145,10 @@ impl Guard {
     ///
     /// None can be started, or each ends at once.
     pub fn keep(&self, group: Pid, epoch: Option<i64>, until: Deadline) -> Result<()> {
+        #[cfg(all(test, target_os = "linux"))]
+        if crate::files::simulated::system().is_some() {
+            return Ok(());
+        }
         let group = i64::from(group.as_raw_nonzero().get());
         let message = Message { group, epoch: epoch.unwrap_or(0), until, sent: now() };
         let told =

@@ -26,6 +26,8 @@ use super::{process, spawn};
 use crate::error::{Error, IoContext, Result};
 use crate::files::lock::Lock;
 use crate::files::log::log;
+#[cfg(all(test, target_os = "linux"))]
+use crate::files::simulated::{self, Given};
 use crate::files::{Access, Files, HANDLER_LOGS, rotation};
 use crate::model::run::{Deliver, Exit, ProcessId, Span, TAIL_KEPT, Task, end_of};
 use crate::model::subscription::Subscription;
@@ -154,6 +156,12 @@ pub fn start(
     stdin: Option<File>,
     terms: Terms<'_>,
 ) -> Result<Running> {
+    #[cfg(all(test, target_os = "linux"))]
+    if let Some(system) = simulated::system() {
+        let lock =
+            terms.lock.file().try_clone().map_err(|source| Error::Spawn { what: "the handler", source })?;
+        return Ok(Running::simulated(system.handler(Given::Stdin(stdin), lock)));
+    }
     let begins = begins(subscription, task, terms.place);
     let output = open_output(files, subscription, |output| match terms.place {
         None => output.begin(&begins),
@@ -197,6 +205,13 @@ pub fn start(
 /// Starts a handler that is kept, with the pipes to and from it.
 pub fn start_kept(files: &Files, subscription: &Subscription, terms: Terms<'_>) -> Result<(Running, Pipes)> {
     let failed = |source| Error::Spawn { what: "the handler", source };
+    #[cfg(all(test, target_os = "linux"))]
+    if let Some(system) = simulated::system() {
+        let (pipes, Ends { stdin, stdout, stderr }) = Pipes::new().map_err(failed)?;
+        let lock = terms.lock.file().try_clone().map_err(failed)?;
+        let pid = system.handler(Given::Pipes([stdin, stdout, stderr]), lock);
+        return Ok((Running::simulated(pid), pipes));
+    }
     let output = open_output(files, subscription, |output| {
         output.printed = Printed::Kept { recent: Vec::new(), is_shared: terms.place.is_some() };
         output.begin(&begins(subscription, Task::Pool, terms.place))
@@ -294,6 +309,22 @@ impl Running {
         Running { pid, exit_notice, exit: None, kill_at: None, has_rest: false, output }
     }
 
+    /// A process that a test stands for.
+    #[cfg(all(test, target_os = "linux"))]
+    fn simulated(pid: i32) -> Running {
+        let mut running = Running::new(Pid::from_raw(pid).unwrap(), None);
+        running.exit_notice = simulated::notices();
+        running
+    }
+
+    /// Says how a process has ended that a test stands for.
+    #[cfg(all(test, target_os = "linux"))]
+    pub fn has_ended(pid: i32, exit: Exit) {
+        if let Some(slot) = ended().get_mut(&NonZeroI32::new(pid).unwrap()) {
+            *slot = Some(exit);
+        }
+    }
+
     /// Writes to the handler's log what it has printed.
     pub fn log_output(&mut self, files: &Files, subscription: &Subscription, text: &[u8]) {
         if let Some(output) = &mut self.output {
@@ -381,6 +412,10 @@ impl Running {
     pub fn end(&mut self, signal: i32, grace: Duration) {
         let kill_at = Instant::now() + grace;
         self.kill_at = Some(self.kill_at.map_or(kill_at, |earlier| earlier.min(kill_at)));
+        #[cfg(all(test, target_os = "linux"))]
+        if let Some(system) = simulated::system() {
+            system.ends(self.pid.as_raw_nonzero().get(), signal, grace);
+        }
         let signal = Signal::from_named_raw(signal).unwrap_or(Signal::TERM);
         // A stopped process handles the signal only once it continues.
         rustix::process::kill_process_group(self.pid, signal).ok();
@@ -408,6 +443,10 @@ fn ended() -> MutexGuard<'static, BTreeMap<NonZeroI32, Option<Exit>>> {
 
 /// Reaps all ended children: handlers, and processes that earlier runs left behind.
 pub fn reap() {
+    #[cfg(all(test, target_os = "linux"))]
+    if simulated::system().is_some() {
+        return;
+    }
     while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
         if let Some(exit) = ended().get_mut(&pid.as_raw_nonzero()) {
             *exit = Some(exit_of(status));

@@ -148,6 +148,11 @@ impl Launcher {
         files: &Files,
         lock: &Lock,
     ) -> Result<u32> {
+        #[cfg(all(test, target_os = "linux"))]
+        if let Some(system) = files::simulated::system() {
+            let lock = lock.file().try_clone().map_err(|source| Error::Spawn { what, source })?;
+            return Ok(system.process(subcommand, lock));
+        }
         let mut command = Command::new(&self.program);
         command.arg0("thread").arg(subcommand).arg("--thread").arg(files.location().as_os_str()).args(args);
         let failed = |source| Error::Spawn { what, source };

@@ -40,6 +40,10 @@ pub enum Liveness {
 impl ProcessId {
     /// This process.
     pub fn own() -> ProcessId {
+        #[cfg(all(test, target_os = "linux"))]
+        if let Some(system) = crate::files::simulated::system() {
+            return system.own();
+        }
         static OWN: OnceLock<ProcessId> = OnceLock::new();
         let pid = std::process::id();
         OWN.get_or_init(|| ProcessId::of(pid).unwrap_or_else(|| ProcessId::with_start(pid, 0))).clone()
@@ -61,6 +65,10 @@ impl ProcessId {
 
     /// Whether this exact process is still running. A zombie is dead.
     pub fn liveness(&self) -> Liveness {
+        #[cfg(all(test, target_os = "linux"))]
+        if let Some(system) = crate::files::simulated::system() {
+            return if system.is_alive(self) { Liveness::Alive } else { Liveness::Dead };
+        }
         if self.boot != boot_id() {
             return Liveness::Dead;
         }
@@ -335,6 +343,8 @@ pub fn ancestors(of: u32) -> Vec<u32> {
 
 fn pids() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    #[cfg(all(test, target_os = "linux"))]
+    let entries = entries.take_while(|_| crate::files::simulated::system().is_none());
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 

@@ -24,7 +24,7 @@ pub mod store;
 pub mod users;
 mod world;
 
-pub use dice::Dice;
+pub use dice::{Dice, schedules};
 pub use files::{names, snapshot};
 pub use inbox::{ids, take_all, take_all_script};
 pub use models::Models;

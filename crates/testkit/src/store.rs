@@ -5,11 +5,13 @@ mod figures;
 mod held_back;
 mod memory;
 mod model;
+mod shared;
 
 pub use figures::figures_are_those_of_a_model;
 pub use held_back::the_oldest_of_each_key_is_taken;
 pub use memory::MemoryStore;
 pub use model::all_stores_behave_the_same;
+pub use shared::SharedStore;
 
 use thread::store::Store;
 

@@ -335,6 +335,8 @@ fn sent_before(stored: &Record, message: &Message, is_only: bool) -> Option<Stri
 }
 
 #[cfg(test)]
+mod schedules;
+#[cfg(test)]
 mod tests {
     use std::collections::HashSet;
 

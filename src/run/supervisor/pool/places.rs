@@ -191,7 +191,8 @@ impl Pool<'_, '_> {
                 Some(RunUpdate::state(state))
             })
         })?;
-        if let Some(now) = noted {
+        // If the cursor was set, that has to be noticed: what the handlers were to be given is not known any more.
+        if let Some(now) = noted.filter(|now| now.rewinds == self.current.rewinds) {
             self.current = now;
         }
         Ok(())

@@ -296,7 +296,8 @@ impl Pool<'_, '_> {
             Then::Stall(_) => self.newest,
             Then::Idle | Then::Wait(_) => 0,
         };
-        let now = Utc::now();
+        // The end of a wait was found by the same clock: one that was set back since would make it longer.
+        let now = self.now();
         let finish = |pool: &Pool<'_, '_>| {
             let state = pool.tally.applied_to(&pool.current.state);
             let start_newest = pool.window.reached().max(newest);
@@ -321,7 +322,7 @@ impl Pool<'_, '_> {
             }
         };
         if self.is_void() || !self.record_end(&finish)? {
-            self.record_void(now)?;
+            self.record_void(Utc::now())?;
         }
         self.failed.map_or(Ok(()), Err)
     }

@@ -424,4 +424,8 @@ pub fn camel(field: &str) -> &str {
 }
 
 #[cfg(test)]
+mod protocol;
+#[cfg(test)]
+mod schedules;
+#[cfg(test)]
 mod tests;
