@@ -1,9 +1,11 @@
 // Handlers that are functions. thread starts the program that has them when there is an event, and keeps it.
+import { statSync } from "node:fs";
 import { Asleep, errors, NotNow, Reject } from "./errors.js";
 import { duration, lines, options, result, start } from "./program.js";
 
 /** Names the handler, in the environment of a program that was started for it. */
 const STARTED_FOR = "THREADQ_HANDLER";
+const VERSION = "THREADQ_VERSION";
 /** A step: says that it begins, under which key, and then stores the line that it gets. */
 const STEP = 'echo "begun $THREAD_STEP_KEY" >&2; IFS= read -r result && printf "%s\\n" "$result"';
 
@@ -79,7 +81,9 @@ export class Handlers {
     }
     for (const [consumer, [, given]] of this.#handlers) {
       const words = [process.execPath, ...process.execArgv, ...process.argv.slice(1)];
-      const command = `${STARTED_FOR}=${quoted(consumer)} exec ${words.map(quoted).join(" ")}`;
+      // With another command, what runs is replaced.
+      const version = statSync(process.argv[1] ?? "", { throwIfNoEntry: false })?.mtimeMs ?? 0;
+      const command = `${STARTED_FOR}=${quoted(consumer)} ${VERSION}=${version} exec ${words.map(quoted).join(" ")}`;
       await this.subscribe(consumer, command, { deliver: "ndjson", replace: true, ...given });
     }
   }

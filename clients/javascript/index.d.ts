@@ -95,9 +95,9 @@ export class Thread {
   repeat(
     name: string,
     content: unknown,
-    when: EventOptions & { replace?: boolean } & ({ cron: string; tz?: string } | { every: Duration }),
+    when: EventOptions & { replace?: boolean; catchUp?: "one" | "all" | "none" } & ({ cron: string; tz?: string } | { every: Duration }),
   ): Promise<string>;
-  /** Events, the oldest first: at most `limit` (100) after an id; else all since a time, or the last `tail`. */
+  /** Events after an id, the oldest first: at most `limit` (100), or all of them since a time, or the last `tail`. */
   read(which?: Narrow & { after?: number; since?: string; tail?: number; limit?: number }): Promise<ThreadEvent[]>;
   /** Events as they come, without end: those after an id, or only new ones. */
   follow(which?: Narrow & { after?: number; signal?: AbortSignal }): AsyncGenerator<ThreadEvent, never, void>;
@@ -114,17 +114,17 @@ export class Thread {
     options?: { claim?: Duration; limit?: number; wait?: Duration; signal?: AbortSignal },
   ): Promise<ThreadEvent[]>;
   /** Acknowledges events and returns the cursor. */
-  ack(consumer: string, ids: number | number[], options?: { claim?: string }): Promise<number>;
+  ack(consumer: string, ids: number | number[], options?: { claim?: string | undefined }): Promise<number>;
   /** Puts an event off. */
   nack(
     consumer: string,
     id: number,
-    options?: { delay?: Duration; error?: string; attempt?: boolean; claim?: string },
+    options?: { delay?: Duration; error?: string; attempt?: boolean; claim?: string | undefined },
   ): Promise<number>;
   /** Makes an event a dead letter. */
-  reject(consumer: string, id: number, options?: { error?: string; claim?: string }): Promise<number>;
+  reject(consumer: string, id: number, options?: { error?: string; claim?: string | undefined }): Promise<number>;
   /** Prolongs a claim: it ends so long from now. */
-  claim(consumer: string, id: number, length: Duration, options?: { claim?: string }): Promise<void>;
+  claim(consumer: string, id: number, length: Duration, options?: { claim?: string | undefined }): Promise<void>;
   /** Pushes a question and waits for its answer. */
   ask(content: unknown, options?: EventOptions & { timeout?: Duration; signal?: AbortSignal }): Promise<ThreadEvent>;
   /** Answers an event. */
@@ -140,7 +140,8 @@ export class Thread {
   handler(consumer: string, handle: Handler): void;
   /**
    * Subscribes the handlers: from then on, `thread` starts this program, with the same arguments, for their events. A program
-   * that was started so handles events here until there are no more, and ends: it never gets further.
+   * that was started so handles events here until there are no more, and ends: it never gets further. If the program's file
+   * has changed since, handlers that are running are started anew.
    */
   run(): Promise<void>;
   /** Ends the process, once all calls are answered. */
@@ -156,7 +157,19 @@ export class ThreadError extends Error {
 }
 
 /** A class for each error code: `errors.UnknownConsumer` for `unknown_consumer`. */
-export const errors: Record<string, typeof ThreadError>;
+export const errors: { readonly [name in ErrorName]: typeof ThreadError };
+
+export type ErrorName =
+  | "Usage" | "NotAThread" | "AlreadyAThread" | "Leftovers" | "ThreadMoved" | "ForeignDatabase" | "NewerSchema"
+  | "WalUnsupported" | "PathTooLong" | "UnknownScheme" | "LocationInvalid" | "OnlyInDirectory" | "NotOwner"
+  | "PermissionDenied" | "UnknownConsumer" | "AlreadySubscribed" | "NotRunning" | "NotSet" | "NoResponse"
+  | "LeaseLost" | "EventInvalid" | "UnknownEvent" | "UnknownSchedule" | "UnknownStep" | "NotADeadLetter"
+  | "ClaimOver" | "IdempotencyConflict" | "KeyReserved" | "FilterInvalid" | "FilterSlow" | "FilterBroken"
+  | "SubscriptionBroken" | "TimedOut" | "NotAnswered" | "DeadLetter" | "Interrupted" | "Unhealthy" | "Locked"
+  | "DiskFull" | "DiskFailed" | "OutOfMemory" | "TooManyFiles" | "TooLarge" | "FileNotFound" | "Io" | "SpawnFailed"
+  | "DatabaseDamaged" | "DatabaseMissing" | "DatabaseFailed" | "LogAhead" | "OutcomeUnknown" | "Unreachable"
+  | "TlsFailed" | "DestinationInvalid" | "MovedTo" | "ImportUnfinished" | "ExportInvalid" | "Unstorable" | "Failed"
+  | "SessionEnded";
 
 /** The event of a handler sleeps: thrown by `run.sleep` and `run.waitFor`. Let it pass. */
 export class Asleep extends Error {}

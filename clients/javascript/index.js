@@ -56,7 +56,7 @@ export class Thread extends Handlers {
   }
 
   read({ after = 0, ...which } = {}) {
-    const start = which.since || which.tail ? {} : { lastEventId: after };
+    const start = (which.since || which.tail) && !after ? {} : { lastEventId: after };
     return this.#do({ args: ["peek", ...options({ ...start, ...which })], result: events });
   }
 

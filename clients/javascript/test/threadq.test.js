@@ -70,6 +70,7 @@ withThread("what is pushed is read", async ({ thread }) => {
   assert.deepEqual(await ids({ after: 1, limit: 1 }), [2]);
   assert.deepEqual(await ids({ tail: 1 }), [3]);
   assert.deepEqual(await ids({ since: "1h", type: "record" }), [1]);
+  assert.deepEqual([await ids({ after: 2, since: "1h" }), await ids({ after: 2, tail: 2 })], [[3], [3]]);
   assert.deepEqual(await ids({ meta: { reply_to: "1" } }), [2]);
   const long = "é".repeat(3_000_000);
   await thread.push(long);
@@ -147,6 +148,8 @@ test("each error of the specification has a class", () => {
   const codes = rows.flatMap((row) => [...row.split("|")[1].matchAll(/`(\w+)`/g)].map(([, code]) => code));
   const names = [...codes, "session_ended"].map((code) => code.replace(/(^|_)(.)/g, (_, __, c) => c.toUpperCase()));
   assert.deepEqual(Object.keys(errors).sort(), names.sort());
+  const types = readFileSync(new URL("../index.d.ts", import.meta.url), "utf8").split("export type ErrorName =")[1].split(";")[0];
+  assert.deepEqual([...types.matchAll(/"(\w+)"/g)].map(([, name]) => name).sort(), names);
 });
 
 withThread("what fails, and a session that was killed", async ({ thread, location, folder }) => {
@@ -237,6 +240,8 @@ thread.handler("broken", { filter: "subtype = 'broken'", idle: "1s", backoff: "5
   await run.thread.push([killed, missing], { subtype: "broke" });
 });
 
+thread.handler("version", { filter: "subtype = 'version'" }, () => thread.push("old", { subtype: "said" }));
+
 await thread.run();
 `;
 
@@ -260,6 +265,18 @@ withThread("handlers that are functions", { skip: ELSEWHERE && "handlers there a
   assert.deepEqual(seen, ["one", "reject", "fail", "fail", "later", "later", "two"]);
   await thread.push("", { subtype: "soon" });
   await waitFor("what is given again at once", async () => (await thread.command("info", "soon"))[0].subscriptions[0].pending === 0);
+
+  // A program that was changed replaces the one that runs.
+  const said = (count) => waitFor("the version", async () => {
+    const said = await thread.read({ subtype: "said" });
+    return said.length === count && said.at(-1).content;
+  });
+  await thread.push("", { subtype: "version" });
+  assert.equal(await said(1), "old");
+  writeFileSync(program, PROGRAM.replace('"old"', '"new"'));
+  execFileSync(process.execPath, [program, location], { cwd: folder, timeout: PATIENCE });
+  await thread.push("", { subtype: "version" });
+  assert.equal(await said(2), "new");
 
   await thread.pushMany([{ content: "", subtype: "large" }, { content: "", subtype: "broken" }]);
   const first = (subtype) => waitFor(subtype, async () => (await thread.read({ subtype }))[0]?.content);

@@ -76,6 +76,8 @@ class Events(WithThread):
         self.assertEqual((third.id, third.content, third.metadata), (3, "", None))
         self.assertEqual([event.id for event in self.thread.read(1, limit=1)], [2])
         self.assertEqual([event.id for event in self.thread.read(tail=1)], [3])
+        for which in {"since": "1h"}, {"tail": 2}:
+            self.assertEqual([event.id for event in self.thread.read(2, **which)], [3])
         self.assertEqual([event.id for event in self.thread.read(since="1h", type="record")], [1])
         self.assertEqual([event.id for event in self.thread.read(meta={"reply_to": "1"})], [2])
 
@@ -310,6 +312,10 @@ def soon(event):
         pathlib.Path("soon").touch()
         raise NotNow(delay=0)
 
+@thread.handler("version", filter="subtype = 'version'")
+def version(event):
+    thread.push("old", subtype="said")
+
 @thread.handler("both", filter="subtype = 'both'", idle="1s")
 async def both(event, run):
     barrier[0] += 1
@@ -374,6 +380,16 @@ class HandlersThatAreFunctions(WithThread):
     def test_an_async_function_has_several_at_a_time(self):
         self.thread.push_many([{"content": "", "subtype": "both"}] * 2)
         wait_for("both", lambda: self.state("both")["last_acked_id"] == 2)
+
+    def test_a_program_that_was_changed_replaces_the_one_that_runs(self):
+        program = self.folder / "program.py"
+        self.thread.push("", subtype="version")
+        self.assertEqual(wait_for("the old one", lambda: self.thread.read(subtype="said"))[0].content, "old")
+        program.write_text(PROGRAM.replace('"old"', '"new"'))
+        subprocess.run([sys.executable, "program.py", str(self.location)], cwd=self.folder, check=True)
+        self.thread.push("", subtype="version")
+        said = wait_for("the new one", lambda: len(said := self.thread.read(subtype="said")) == 2 and said)
+        self.assertEqual(said[1].content, "new")
 
     def test_a_large_result_of_a_step_comes_again(self):
         self.thread.push("", subtype="large")

@@ -26,6 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 #: Names the handler, in the environment of a program that was started for it.
 STARTED_FOR = "THREADQ_HANDLER"
+VERSION = "THREADQ_VERSION"
 #: A step: says that it begins, under which key, and then stores the line that it gets. Without one, it fails.
 STEP = 'echo "begun $THREAD_STEP_KEY" >&2; IFS= read -r result && printf "%s\\n" "$result"'
 
@@ -69,15 +70,16 @@ class Thread(AbstractContextManager["Thread"]):
         return self._do(event("push", the(str, "scheduled_id"), content, delay=delay, at=at, **rest))
 
     def repeat(self, name: str, content: Any, *, cron: str | None = None, every: Duration | None = None,
-               tz: str | None = None, replace: bool = False, **rest: Unpack[EventOptions]) -> str:
+               tz: str | None = None, catch_up: str | None = None, replace: bool = False,
+               **rest: Unpack[EventOptions]) -> str:
         """Makes a schedule, which stores an event each time, and returns its name."""
         return self._do(event("schedule", the(str, "name"), content, "add", name, cron=cron, every=every, tz=tz,
-                              replace=replace, **rest))
+                              catch_up=catch_up, replace=replace, **rest))
 
     def read(self, after: int = 0, *, since: str | None = None, tail: int | None = None, limit: int | None = None,
              **which: Unpack[Narrow]) -> list[Event]:
-        """Events, the oldest first: at most ``limit`` (100) after an id; else all since a time, or the last ``tail``."""
-        after_id = None if since or tail else after
+        """Events after an id, the oldest first: at most ``limit`` (100), or all of them since a time, or the last ``tail``."""
+        after_id = None if (since or tail) and not after else after
         return self._do(call("peek", events, after=after_id, since=since, tail=tail, limit=limit, **which))
 
     def follow(self, after: int | None = None, **which: Unpack[Narrow]) -> Iterator[Event]:
@@ -147,7 +149,8 @@ class Thread(AbstractContextManager["Thread"]):
 
     def run(self) -> None:
         """Subscribes the handlers: from then on, ``thread`` starts this program, with the same arguments, for their events.
-        A program that was started so handles events here until there are no more, and ends: it never gets further."""
+        A program that was started so handles events here until there are no more, and ends: it never gets further. If the
+        program has changed since it was last called, handlers that are running are started anew."""
         if started_for := os.environ.pop(STARTED_FOR, None):
             if started_for not in self._handlers:
                 raise errors.error_of({"code": "unknown_consumer", "suggestion": "unsubscribe it",
@@ -156,7 +159,8 @@ class Thread(AbstractContextManager["Thread"]):
             sys.exit()
         start = shlex.join([sys.executable, *sys.orig_argv[1:]])
         for consumer, (_, given) in self._handlers.items():
-            command = f"{STARTED_FOR}={shlex.quote(consumer)} exec {start}"
+            # With another command, what runs is replaced.
+            command = f"{STARTED_FOR}={shlex.quote(consumer)} {VERSION}={_version()} exec {start}"
             self.subscribe(consumer, command, deliver="ndjson", replace=True, **given)
 
     def close(self, *_: object) -> None:
@@ -211,6 +215,14 @@ class Thread(AbstractContextManager["Thread"]):
         with suppress(BrokenPipeError), session:
             # Closes the pipes and waits.
             pass
+
+
+def _version() -> int:
+    """Of the program: when the newest of its modules was changed, those of Python and of packages left out."""
+    paths = {str(getattr(module, "__file__", None)) for module in list(sys.modules.values())}
+    own = [path for path in paths if not path.startswith((sys.prefix, sys.base_prefix))]
+    times = [os.stat(path).st_mtime_ns for path in [sys.argv[0], *own] if os.path.isfile(path)]
+    return max(times, default=0)
 
 
 @dataclass(frozen=True)

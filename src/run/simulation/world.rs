@@ -80,6 +80,7 @@ impl World {
                 threads: |_| None,
                 listen: |_| {},
                 leave: || {},
+                spare: || {},
             });
         });
         let memory = PathBuf::from("/dev/shm");

@@ -73,6 +73,7 @@ impl World {
                 threads: |_| None,
                 listen: |_| {},
                 leave: || {},
+                spare: || {},
             });
         });
         World {
