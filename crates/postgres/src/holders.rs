@@ -23,9 +23,11 @@ use thread::model::run::StopRequest;
 use crate::clock::now;
 use crate::connection::Turn;
 use crate::json::to_json;
-use crate::lease::NEXT;
 use crate::link::{Link, Param, lock_key};
 use crate::location::Target;
+
+/// The number of the next renewal.
+pub const NEXT: &str = "greatest(l.renewal + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)";
 
 /// How often to ask for changes, and to try to become the one that does.
 const EVERY: Duration = Duration::from_secs(1);

@@ -28,13 +28,10 @@ use thread::{Error, Result};
 
 use crate::clock::now;
 use crate::connection::Turn;
-use crate::holders::{self, Registered, Row};
+use crate::holders::{self, NEXT, Registered, Row};
 use crate::json::from_json;
 use crate::link::{Link, Locks, Session, int, text};
 use crate::machine::Machine;
-
-/// The number of the next renewal.
-pub const NEXT: &str = "greatest(l.renewal + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)";
 
 const DOING: &str = "taking the lease of a consumer";
 
