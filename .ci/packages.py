@@ -84,6 +84,14 @@ def parts(programs: list[pathlib.Path], *named: tuple[str, set[str]]) -> dict[st
     return {part: its_programs for part, its_programs in found.items() if its_programs}
 
 
+def readme(client: pathlib.Path, example: str, language: str) -> str:
+    """A client's README for who has the package alone: with its example, and without links to other files and the
+    tests."""
+    text = (client / "README.md").read_text().split("\n## Tests\n")[0]
+    text = re.sub(r"\[([^\]]*)\]\(\.\./[^)]*\)", r"\1", text)
+    return f"{text}\n## {example}\n\n```{language}\n{(ROOT / example).read_text()}```\n"
+
+
 def metadata(name: str, summary: str, readme: str, more: str = "") -> str:
     return (f"Metadata-Version: 2.4\nName: {name}\nVersion: {VERSION}\nSummary: {summary}\nLicense-Expression: MIT\n"
             f"License-File: LICENSE\nRequires-Python: >=3.11\n{more}Description-Content-Type: text/markdown\n\n{readme}")
@@ -129,7 +137,7 @@ def main() -> None:
         else:
             needs = "".join(f"Provides-Extra: {one}\nRequires-Dist: threadq-{one}=={VERSION}; extra == '{one}'\n"
                             for one in extras)
-            about = metadata("threadq", SUMMARY, (ROOT / "clients/python/README.md").read_text(), needs)
+            about = metadata("threadq", SUMMARY, readme(ROOT / "clients/python", "examples/inbox.py", "python"), needs)
         wheel(out, name, {**({} if part else client), **scripts}, platforms(its_programs, for_python), about)
 
     javascript = ROOT / "clients/javascript"
@@ -150,8 +158,9 @@ def main() -> None:
             about = {"name": named, "description": extras[part], **common}
         else:
             about = {key: value for key, value in package.items() if key != "scripts"}
-            files |= {path.name: (path.read_bytes(), 0o644) for path in javascript.iterdir()
-                      if path.suffix in (".js", ".ts", ".md")}
+            files |= {path.name: (path.read_bytes(), 0o644) for path in javascript.iterdir() if path.suffix in (".js",
+            ".ts")}
+            files["README.md"] = (readme(javascript, "examples/inbox.mjs", "js").encode(), 0o644)
         npm(out, {**about, "bin": bins, "optionalDependencies": needs}, files)
 
 

@@ -190,6 +190,15 @@ fn assert_pip_installs(world: &World, wheel: &str) {
     // The client finds the program beside its Python.
     let push = "import threadq; print(threadq.Thread.init('of-python').push('x'))";
     assert_eq!(world.run(python).args(["-c", push]).quiet(), "1\n");
+    let ask = "import importlib.metadata as m; print(m.metadata('threadq').get_payload())";
+    assert_is_whole(&world.run(python).args(["-c", ask]).quiet(), "@thread.handler(");
+}
+
+/// A package's README has its example, and no links to what is not in the package.
+fn assert_is_whole(readme: &str, of_example: &str) {
+    assert!(!readme.contains("](../") && !readme.contains("## Tests"), "{readme}");
+    let example = readme.split("\n## examples/inbox.").nth(1).expect("the example is there");
+    assert!(example.contains(of_example), "{example}");
 }
 
 fn assert_npm_installs(world: &World, packages: &[String]) {
@@ -207,6 +216,7 @@ fn assert_npm_installs(world: &World, packages: &[String]) {
     // It depends on packages that were made, and on no other.
     let about: serde_json::Value =
         serde_json::from_str(&world.read("modules/node_modules/threadq/package.json")).unwrap();
+    assert_is_whole(&world.read("modules/node_modules/threadq/README.md"), "thread.handler(");
     let needed: Vec<&String> = about["optionalDependencies"].as_object().unwrap().keys().collect();
     assert_eq!(needed.len(), packages.len() - 1, "{needed:?}");
     let push =
