@@ -524,6 +524,13 @@ fn a_run_that_the_agent_began_itself_ends_once_if_anything_is_killed_in_it() {
         let first = talk.say("chatter 1000");
         talk.answer(first);
         let began = unasked(&talk, 1)[0];
+        talk.until("it says nothing", |entries| {
+            let said = entries.iter().filter_map(|(id, _, entry)| match entry {
+                Entry::Token { text, .. } if *id > began => Some(text.as_str()),
+                _ => None,
+            });
+            said.collect::<String>().starts_with("word ").then_some(())
+        });
         let pids = match victim {
             "program" => talk.processes(),
             _ => {
