@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use thread_testkit::everything::{fill, insert_as_others_may, tables};
 use thread_testkit::postgres::server;
-use thread_testkit::{long, wait_until};
+use thread_testkit::{long, names, wait_until};
 
 use crate::machine::Machine;
 
@@ -30,8 +30,12 @@ fn export(machine: &Machine, location: &str) -> Vec<String> {
     printed.lines().skip(1).map(paused).collect()
 }
 
+/// The log may have been sealed, if whoever wrote it was killed.
 fn log_is_exact(machine: &Machine, dir: &Path) {
-    let log = std::fs::read_to_string(dir.join("events.jsonl")).unwrap();
+    let mut files = names(dir);
+    files.retain(|name| name.starts_with("events-") && name.ends_with(".jsonl"));
+    files.push("events.jsonl".to_owned());
+    let log: String = files.iter().map(|name| std::fs::read_to_string(dir.join(name)).unwrap()).collect();
     let dir = dir.display().to_string();
     assert_eq!(machine.ok(&["peek", "-t", &dir, "--last-event-id", "0", "--limit", "10000000"]), log);
 }

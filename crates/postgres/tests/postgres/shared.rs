@@ -156,7 +156,7 @@ fn a_link_is_cut(deliver: &str) {
     wait_until("both to be shown", || {
         shared.refill();
         let leases = shared.one.bot("leases");
-        let places = leases.as_array().unwrap().iter().map(|lease| lease["places"].as_u64().unwrap());
+        let places = leases.as_array().unwrap().iter().map(|lease| lease["places"].as_u64().unwrap_or(0));
         let workers = shared.one.ok(&["workers", "--json"]);
         let workers = workers.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         let runs: usize = workers.map(|worker| worker["runs"].as_array().unwrap().len()).sum();
