@@ -141,7 +141,7 @@ export class Thread {
   /**
    * Subscribes the handlers: from then on, `thread` starts this program, with the same arguments, for their events. A program
    * that was started so handles events here until there are no more, and ends: it never gets further. If the program's file
-   * has changed since, handlers that are running are started anew.
+   * has changed since, handlers that are running are restarted.
    */
   run(): Promise<void>;
   /** Ends the process, once all calls are answered. */

@@ -150,7 +150,7 @@ class Thread(AbstractContextManager["Thread"]):
     def run(self) -> None:
         """Subscribes the handlers: from then on, ``thread`` starts this program, with the same arguments, for their events.
         A program that was started so handles events here until there are no more, and ends: it never gets further. If the
-        program has changed since it was last called, handlers that are running are started anew."""
+        program has changed since it was last called, handlers that are running are restarted."""
         if started_for := os.environ.pop(STARTED_FOR, None):
             if started_for not in self._handlers:
                 raise errors.error_of({"code": "unknown_consumer", "suggestion": "unsubscribe it",

@@ -30,7 +30,7 @@ fn export(machine: &Machine, location: &str) -> Vec<String> {
     printed.lines().skip(1).map(paused).collect()
 }
 
-/// The log may have been sealed, if whoever wrote it was killed.
+/// The log may have been sealed, if its writer was killed.
 fn log_is_exact(machine: &Machine, dir: &Path) {
     let mut files = names(dir);
     files.retain(|name| name.starts_with("events-") && name.ends_with(".jsonl"));

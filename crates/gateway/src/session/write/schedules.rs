@@ -25,7 +25,7 @@ use crate::agents::seating::consumer;
 struct Killed;
 
 thread_local! {
-    /// After so many operations of the store, whoever does the next one is killed.
+    /// After so many operations of the store, the process that does the next one is killed.
     static KILLED_AFTER: Cell<Option<u64>> = const { Cell::new(None) };
 }
 

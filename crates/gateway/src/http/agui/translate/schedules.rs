@@ -278,7 +278,7 @@ fn schedule(seed: u64) {
     }
 }
 
-/// Whoever has lost its connection gets the same as whoever has not.
+/// A client that has lost its connection gets the same as one that has not.
 fn is_the_same_for_whoever_resumes(session: &Session, version: Version) {
     let whole = {
         let mut follower = session.follow(Client::new(version), version, Start::of_message(1));
