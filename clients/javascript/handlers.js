@@ -84,7 +84,7 @@ export class Handlers {
       // With another command, what runs is replaced.
       const version = statSync(process.argv[1] ?? "", { throwIfNoEntry: false })?.mtimeMs ?? 0;
       const command = `${STARTED_FOR}=${quoted(consumer)} ${VERSION}=${version} exec ${words.map(quoted).join(" ")}`;
-      await this.subscribe(consumer, command, { deliver: "ndjson", replace: true, ...given });
+      await this.subscribe(consumer, command, { deliver: "ndjson", replace: true, defaults: true, ...given });
     }
   }
 }
@@ -95,6 +95,12 @@ async function answer(thread, consumer, handle) {
   const print = process.stdout.write.bind(process.stdout);
   process.stdout.write = process.stderr.write.bind(process.stderr);
   const say = (answer) => print(`${JSON.stringify(answer)}\n`);
+  // The last line of a crash is what is kept of it. Node would end with its version.
+  process.on("uncaughtException", (error) => {
+    console.error(error);
+    console.error(String(error));
+    process.exit(1);
+  });
   const underWay = new Set();
   for await (const line of lines(process.stdin)) {
     const event = JSON.parse(line);

@@ -58,6 +58,17 @@ export interface Batch {
   last_id: number | null;
 }
 
+/** An event on which a handler failed until no attempts were left, or that it rejected. */
+export interface DeadLetter {
+  consumer_id: string;
+  event_id: number;
+  attempts: number;
+  last_exit: number | null;
+  last_error: string;
+  parked_at: string;
+  retry: boolean;
+}
+
 /** One event at a handler, and what is stored for it. */
 export interface Run {
   readonly thread: Thread;
@@ -101,11 +112,14 @@ export class Thread {
   read(which?: Narrow & { after?: number; since?: string; tail?: number; limit?: number }): Promise<ThreadEvent[]>;
   /** Events as they come, without end: those after an id, or only new ones. */
   follow(which?: Narrow & { after?: number; signal?: AbortSignal }): AsyncGenerator<ThreadEvent, never, void>;
-  /** Registers a consumer with a handler, a command for sh; without one, the consumer pops for itself. */
+  /**
+   * Registers a consumer with a handler, a command for sh; without one, the consumer pops for itself. `replace` changes one
+   * that is there: options that are not given stay, or with `defaults` return to theirs.
+   */
   subscribe(
     consumer: string,
     handler?: string,
-    options?: HandlerOptions & { deliver?: "wake" | "stdin" | "ndjson"; replace?: boolean },
+    options?: HandlerOptions & { deliver?: "wake" | "stdin" | "ndjson"; replace?: boolean; defaults?: boolean },
   ): Promise<string>;
   unsubscribe(consumer: string): Promise<void>;
   /** A consumer's next events. With `claim`, they are this caller's for so long; see `thread pop`. */
@@ -125,6 +139,12 @@ export class Thread {
   reject(consumer: string, id: number, options?: { error?: string; claim?: string | undefined }): Promise<number>;
   /** Prolongs a claim: it ends so long from now. */
   claim(consumer: string, id: number, length: Duration, options?: { claim?: string | undefined }): Promise<void>;
+  /** A consumer's dead letters. */
+  deadLetters(consumer: string): Promise<DeadLetter[]>;
+  /** Delivers a dead letter, or all of them, once more. Returns how many. */
+  retry(consumer: string, id?: number): Promise<number>;
+  /** Forgets a dead letter, or all of them; the events stay. Returns how many. */
+  discard(consumer: string, id?: number): Promise<number>;
   /** Pushes a question and waits for its answer. */
   ask(content: unknown, options?: EventOptions & { timeout?: Duration; signal?: AbortSignal }): Promise<ThreadEvent>;
   /** Answers an event. */

@@ -8,6 +8,7 @@ export { Asleep, errors, NotNow, Reject, ThreadError } from "./errors.js";
 const events = (out) => out;
 const stored = (out) => out[0].id;
 const cursor = (out) => out[0].last_acked_id;
+const count = (out) => out[0].count;
 const nothing = () => undefined;
 
 /** A line of a batch. */
@@ -73,7 +74,7 @@ export class Thread extends Handlers {
 
   subscribe(consumer, handler, { timeout, idle, probe, ...rest } = {}) {
     const times = { timeout: timeout && duration(timeout), idle: idle && duration(idle), probe: probe && duration(probe) };
-    const given = { consumer, handler, noHandler: !handler && !rest.replace, ...rest, ...times };
+    const given = { consumer, handler, noHandler: !handler && (rest.defaults || !rest.replace), ...rest, ...times };
     return this.#do({ args: ["subscribe", ...options(given, { start: "from" })], result: (out) => out[0].consumer_id });
   }
 
@@ -104,6 +105,18 @@ export class Thread extends Handlers {
   claim(consumer, id, length, { claim } = {}) {
     const args = ["claim", ...options({ consumer, claim }), String(id), duration(length)];
     return this.#do({ args, result: nothing });
+  }
+
+  deadLetters(consumer) {
+    return this.#do({ args: ["dead", "list", ...options({ consumer })], result: events });
+  }
+
+  retry(consumer, eventId) {
+    return this.#do({ args: ["dead", "retry", ...options({ consumer, eventId, all: eventId == null })], result: count });
+  }
+
+  discard(consumer, eventId) {
+    return this.#do({ args: ["dead", "discard", ...options({ consumer, eventId, all: eventId == null })], result: count });
   }
 
   ask(content, { signal, ...rest } = {}) {

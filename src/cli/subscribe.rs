@@ -148,9 +148,12 @@ pub struct Subscribe {
     /// Change settings of an existing subscription
     ///
     /// All else stays, as do its cursor, its dead letters and a pause. --filter '', --timeout none and
-    /// --clear-env=false return to the defaults.
+    /// --clear-env=false return to the defaults; --defaults does so for all that is not given.
     #[arg(long)]
     replace: bool,
+    /// With --replace: options that are not given return to their defaults
+    #[arg(long, requires = "replace", hide_short_help = true)]
+    defaults: bool,
     /// Where the handler runs [default: this directory]
     ///
     /// A relative path moves along with the thread.
@@ -248,7 +251,7 @@ impl Subscribe {
             return usage("a variable is given twice by --env", "give each once");
         }
         // The check must work before the thread exists: a missing handler is reported either way.
-        if handler.is_none() && !self.replace {
+        if handler.is_none() && (!self.replace || self.defaults) {
             return no_handler();
         }
         let mut queue = globals.open()?;
@@ -260,7 +263,8 @@ impl Subscribe {
             true => queue.store.subscription(&consumer)?,
             false => None,
         };
-        let mut options = before.as_ref().map_or_else(Options::default, |before| before.options.clone());
+        let kept = before.as_ref().filter(|_| !self.defaults);
+        let mut options = kept.map_or_else(Options::default, |before| before.options.clone());
         options.deliver = self.deliver.unwrap_or(options.deliver);
         let was_pool = options.is_pool();
         options.max_attempts = self.max_attempts.unwrap_or(options.max_attempts);
@@ -310,7 +314,7 @@ impl Subscribe {
         if let Some(key) = &options.key {
             check_key(key)?;
         }
-        let filter = self.filter.take().or_else(|| before.as_ref()?.filter.clone());
+        let filter = self.filter.take().or_else(|| kept?.filter.clone());
         let filter = filter.filter(|text| !text.trim().is_empty());
         if let Some(filter) = Filter::new(filter.as_deref().unwrap_or_default(), Scope::Subscription)? {
             note_failures(&filter);
@@ -318,13 +322,13 @@ impl Subscribe {
         let from = self.from.map(|from| queue.id_at(from)).transpose()?;
         let new = NewSubscription {
             consumer: consumer.clone(),
-            handler_cmd: match (handler.clone(), &before) {
+            handler_cmd: match (handler.clone(), kept) {
                 (Some(handler), _) => handler,
                 (None, Some(before)) => before.handler_cmd.clone(),
                 (None, None) => return no_handler(),
             },
             filter,
-            cwd: match &before {
+            cwd: match kept {
                 Some(before) if self.cwd.is_none() => before.cwd.clone(),
                 _ => Some(cwd),
             },

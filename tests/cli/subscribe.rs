@@ -307,6 +307,18 @@ fn replacing_keeps_what_is_not_named_and_says_what_changed() {
     // The working directory is kept too, although this command runs elsewhere.
     world.off(["subscribe", "bot", "--replace"]).dir("/").quiet();
     assert_eq!(world.consumer("bot")["cwd"], consumer["cwd"]);
+    // With --defaults, nothing is kept but what has no default: the cursor, and a handler has to be given.
+    world.off(["subscribe", "bot", "--replace", "--defaults"]).fails(2);
+    world.off(["subscribe", "bot", "true", "--defaults"]).fails(2);
+    world
+        .off(["subscribe", "bot", "true", "--replace", "--defaults", "--max-attempts", "2"])
+        .dir("/")
+        .ends_with(0);
+    world.off(["subscribe", "plain", "true", "--max-attempts", "2"]).dir("/").ends_with(0);
+    let mut plain = world.consumer("plain");
+    plain["consumer_id"] = "bot".into();
+    assert_eq!(world.consumer("bot"), plain);
+    world.off(["unsubscribe", "plain"]).quiet();
     // No handler counts as named here; otherwise `--deliver stdin` would be refused.
     world.off(["subscribe", "reader", "--no-handler"]).quiet();
     world.off(["subscribe", "reader", "--replace", "--deliver", "stdin"]).fails(2);

@@ -134,7 +134,10 @@ withThread("claims are one program's", async ({ thread }) => {
   await assert.rejects(thread.ack("team", a.id, { claim: a.claim }), errors.ClaimOver);
   await thread.nack("team", b.id, { delay: "1h", error: "busy", attempt: false, claim: b.claim });
   await thread.reject("team", c.id, { error: "bad" });
-  assert.equal((await thread.command("dead", "list", "team"))[0].last_error, "bad");
+  assert.equal((await thread.deadLetters("team"))[0].last_error, "bad");
+  await assert.rejects(thread.discard("team", a.id), errors.NotADeadLetter);
+  assert.deepEqual([await thread.discard("team", c.id), await thread.discard("team")], [1, 0]);
+  assert.deepEqual(await thread.deadLetters("team"), []);
   const [second] = await thread.pop("team", { claim: "1h", wait: PATIENCE });
   assert.equal(second.id, 2);
   await thread.unsubscribe("team");
@@ -242,6 +245,11 @@ thread.handler("broken", { filter: "subtype = 'broken'", idle: "1s", backoff: "5
 
 thread.handler("version", { filter: "subtype = 'version'" }, () => thread.push("old", { subtype: "said" }));
 
+thread.handler("crash", { filter: "subtype = 'crash'", maxAttempts: 1 }, async () => {
+  setTimeout(() => { throw new Error("out of nowhere"); });
+  await new Promise(() => {});
+});
+
 await thread.run();
 `;
 
@@ -256,13 +264,15 @@ withThread("handlers that are functions", { skip: ELSEWHERE && "handlers there a
   const order = await thread.push("order-7", { subtype: "steps" });
   await thread.pushMany(["one", "reject", "fail", "later", "two"].map((content) => ({ content, subtype: "plain" })));
   const dead = await waitFor("dead letters", async () => {
-    const dead = await thread.command("dead", "list", "plain");
+    const dead = await thread.deadLetters("plain");
     return dead.length === 2 && dead;
   });
   assert.deepEqual(dead.map(({ last_error }) => last_error), ["never", "TypeError: odd"]);
   await waitFor("the cursor", async () => (await thread.command("info", "plain"))[0].subscriptions[0].pending === 0);
   const seen = readFileSync(join(folder, "seen"), "utf8").trim().split("\n");
   assert.deepEqual(seen, ["one", "reject", "fail", "fail", "later", "later", "two"]);
+  assert.equal(await thread.retry("plain", dead[1].event_id), 1);
+  await waitFor("the retry", async () => (await thread.deadLetters("plain"))[1].attempts > dead[1].attempts);
   await thread.push("", { subtype: "soon" });
   await waitFor("what is given again at once", async () => (await thread.command("info", "soon"))[0].subscriptions[0].pending === 0);
 
@@ -273,10 +283,18 @@ withThread("handlers that are functions", { skip: ELSEWHERE && "handlers there a
   });
   await thread.push("", { subtype: "version" });
   assert.equal(await said(1), "old");
-  writeFileSync(program, PROGRAM.replace('"old"', '"new"'));
+  writeFileSync(program, PROGRAM.replace('"old"', '"new"').replace(', backoff: "1h"', ""));
   execFileSync(process.execPath, [program, location], { cwd: folder, timeout: PATIENCE });
   await thread.push("", { subtype: "version" });
   assert.equal(await said(2), "new");
+  // An option that was removed from it, too.
+  const backoff = async (consumer) => (await thread.command("info", consumer))[0].subscriptions[0].backoff;
+  assert.equal(await backoff("soon"), await backoff("version"));
+
+  // Of a crash, what went wrong is kept, not the version of Node.
+  await thread.push("", { subtype: "crash" });
+  const crashed = await waitFor("a dead letter", async () => (await thread.deadLetters("crash"))[0]);
+  assert.equal(crashed.last_error.trim().split("\n").at(-1), "Error: out of nowhere");
 
   await thread.pushMany([{ content: "", subtype: "large" }, { content: "", subtype: "broken" }]);
   const first = (subtype) => waitFor(subtype, async () => (await thread.read({ subtype }))[0]?.content);

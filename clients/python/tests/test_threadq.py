@@ -154,7 +154,11 @@ class Consumers(WithThread):
             self.thread.ack("team", a.id, claim=a.claim)
         self.thread.nack("team", b.id, delay="1h", error="busy", attempt=False, claim=b.claim)
         self.thread.reject("team", c.id, error="bad")
-        self.assertEqual(self.thread.command("dead", "list", "team")[0]["last_error"], "bad")
+        self.assertEqual(self.thread.dead_letters("team")[0]["last_error"], "bad")
+        with self.assertRaises(errors.NotADeadLetter):
+            self.thread.discard("team", a.id)
+        self.assertEqual([self.thread.discard("team", c.id), self.thread.discard("team")], [1, 0])
+        self.assertEqual(self.thread.dead_letters("team"), [])
         second, = self.thread.pop("team", claim="1h", wait=PATIENCE)
         self.assertEqual(second.id, 2)
 
@@ -365,13 +369,14 @@ class HandlersThatAreFunctions(WithThread):
     def test_each_event_is_answered(self):
         self.thread.push_many([{"content": content, "subtype": "plain"}
                                for content in ("one", "reject", "fail", "later", "two")])
-        dead = wait_for("dead letters", lambda: len(
-            dead := self.thread.command("dead", "list", "plain")) == 2 and dead)
+        dead = wait_for("dead letters", lambda: len(dead := self.thread.dead_letters("plain")) == 2 and dead)
         self.assertEqual([one["last_error"] for one in dead], ["never", "ValueError: odd"])
         seen = wait_for("all", lambda: len(seen := (self.folder / "seen").read_text().split()) == 7 and seen)
         self.assertEqual(seen[:5], ["one", "reject", "fail", "later", "two"])
         self.assertEqual(sorted(seen), ["fail", "fail", "later", "later", "one", "reject", "two"])
         wait_for("the cursor", lambda: self.state("plain")["last_acked_id"] == 5)
+        self.assertEqual(self.thread.retry("plain", dead[1]["event_id"]), 1)
+        wait_for("the retry", lambda: self.thread.dead_letters("plain")[1]["attempts"] > dead[1]["attempts"])
 
     def test_with_a_delay_of_zero_an_event_is_given_again_at_once(self):
         self.thread.push("", subtype="soon")
@@ -385,11 +390,13 @@ class HandlersThatAreFunctions(WithThread):
         program = self.folder / "program.py"
         self.thread.push("", subtype="version")
         self.assertEqual(wait_for("the old one", lambda: self.thread.read(subtype="said"))[0].content, "old")
-        program.write_text(PROGRAM.replace('"old"', '"new"'))
+        program.write_text(PROGRAM.replace('"old"', '"new"').replace(', backoff="1h"', ""))
         subprocess.run([sys.executable, "program.py", str(self.location)], cwd=self.folder, check=True)
         self.thread.push("", subtype="version")
         said = wait_for("the new one", lambda: len(said := self.thread.read(subtype="said")) == 2 and said)
         self.assertEqual(said[1].content, "new")
+        # An option that was removed from it, too.
+        self.assertEqual(self.state("soon")["backoff"], self.state("version")["backoff"])
 
     def test_a_large_result_of_a_step_comes_again(self):
         self.thread.push("", subtype="large")

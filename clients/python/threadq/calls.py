@@ -114,6 +114,12 @@ def event(command: str, result: Callable[[list[Any]], T], content: Any, *words: 
     return Call([command, *words, "--content-file=-", *options(given, OF_EVENTS)], result, text(content))
 
 
+def dead(what: str, consumer: str, id: int | None) -> Call[int]:
+    """A command on one of a consumer's dead letters, or on all."""
+    which = "--all" if id is None else f"--event-id={id}"
+    return Call(["dead", what, f"--consumer={consumer}", which], the(int, "count"))
+
+
 def failure(process: Popen[bytes], stderr: bytes) -> ThreadError:
     """The error in the last line of what a process has written to stderr."""
     exit = process.wait()

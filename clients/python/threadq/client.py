@@ -92,11 +92,13 @@ class Thread(AbstractContextManager["Thread"]):
             finally:
                 process.kill()
 
-    def subscribe(self, consumer: str, handler: str | None = None, *, deliver: str | None = None,
-                  replace: bool = False, **rest: Unpack[HandlerOptions]) -> str:
-        """Registers a consumer with a handler, a command for sh; without one, the consumer pops for itself."""
+    def subscribe(self, consumer: str, handler: str | None = None, *, deliver: str | None = None, replace: bool = False,
+                  defaults: bool = False, **rest: Unpack[HandlerOptions]) -> str:
+        """Registers a consumer with a handler, a command for sh; without one, the consumer pops for itself. ``replace``
+        changes one that is there: options that are not given stay, or with ``defaults`` return to theirs."""
         return self._do(call("subscribe", the(str, "consumer_id"), consumer=consumer, handler=handler, deliver=deliver,
-                             no_handler=handler is None and not replace, replace=replace, **rest))
+                             no_handler=handler is None and (defaults or not replace), replace=replace, defaults=defaults,
+                             **rest))
 
     def unsubscribe(self, consumer: str) -> None:
         return self._do(call("unsubscribe", lambda out: None, consumer=consumer))
@@ -124,6 +126,18 @@ class Thread(AbstractContextManager["Thread"]):
     def claim(self, consumer: str, id: int, length: Duration, *, claim: str | None = None) -> None:
         """Prolongs a claim: it ends so long from now."""
         return self._do(call("claim", lambda out: None, id, calls.duration(length), consumer=consumer, claim=claim))
+
+    def dead_letters(self, consumer: str) -> list[dict[str, Any]]:
+        """A consumer's dead letters: ``event_id``, ``attempts``, ``last_error`` and what else ``thread dead list`` has."""
+        return self._do(Call(["dead", "list", f"--consumer={consumer}"], list))
+
+    def retry(self, consumer: str, id: int | None = None) -> int:
+        """Delivers a dead letter, or all of them, once more. Returns how many."""
+        return self._do(calls.dead("retry", consumer, id))
+
+    def discard(self, consumer: str, id: int | None = None) -> int:
+        """Forgets a dead letter, or all of them; the events stay. Returns how many."""
+        return self._do(calls.dead("discard", consumer, id))
 
     def ask(self, content: Any, *, timeout: Duration = "2m", **rest: Unpack[EventOptions]) -> Event:
         """Pushes a question and waits for its answer."""
@@ -161,7 +175,7 @@ class Thread(AbstractContextManager["Thread"]):
         for consumer, (_, given) in self._handlers.items():
             # With another command, what runs is replaced.
             command = f"{STARTED_FOR}={shlex.quote(consumer)} {VERSION}={_version()} exec {start}"
-            self.subscribe(consumer, command, deliver="ndjson", replace=True, **given)
+            self.subscribe(consumer, command, deliver="ndjson", replace=True, defaults=True, **given)
 
     def close(self, *_: object) -> None:
         with self._lock:
@@ -268,7 +282,7 @@ def _until_begun(process: Popen[bytes]) -> tuple[bytes, bytes]:
         for stream in (process.stdout, process.stderr):
             waiting.register(stream, selectors.EVENT_READ)  # type: ignore[arg-type]
         while not begun and process.stderr in [key.fileobj for key, _ in waiting.select()]:
-            if not (line := process.stderr.readline()):  # type: ignore[union-attr]
+            if not (line := process.stderr.readline()):
                 break
             if line.startswith(b"begun "):
                 begun = line
@@ -347,6 +361,7 @@ class AsyncThread(AbstractAsyncContextManager["AsyncThread"]):
     read, subscribe, unsubscribe, pop = _of(Thread.read), _of(Thread.subscribe), _of(Thread.unsubscribe), _of(Thread.pop)
     ack, nack, reject, claim = _of(Thread.ack), _of(Thread.nack), _of(Thread.reject), _of(Thread.claim)
     ask, reply, command = _of(Thread.ask), _of(Thread.reply), _of(Thread.command)
+    dead_letters, retry, discard = _of(Thread.dead_letters), _of(Thread.retry), _of(Thread.discard)
 
     async def follow(self, after: int | None = None, **which: Unpack[Narrow]) -> AsyncIterator[Event]:
         with call("peek", events, follow=True, after=after, **which).start(self.location) as process:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 CODES = """usage not_a_thread already_a_thread leftovers thread_moved foreign_database newer_schema wal_unsupported
 path_too_long unknown_scheme location_invalid only_in_directory not_owner permission_denied unknown_consumer
@@ -24,20 +24,18 @@ class ThreadError(Exception):
         self.suggestion, self.code, self.exit = suggestion, code, exit
 
 
-_KINDS: dict[str, type[ThreadError]] = {
-    name: type(name, (ThreadError,), {"__module__": __name__}) for name in (code.title().replace("_", "") for code in CODES)}
+globals().update({name: type(name, (ThreadError,), {"__module__": __name__})
+                  for name in (code.title().replace("_", "") for code in CODES)})
 
 
-def __getattr__(name: str) -> type[ThreadError]:
-    if name in _KINDS:
-        return _KINDS[name]
-    raise AttributeError(f"there is no error {name}")
+if TYPE_CHECKING:
+    def __getattr__(name: str) -> type[ThreadError]: ...
 
 
 def error_of(answer: Any, exit: int = 1) -> ThreadError:
     """The error that an answer describes."""
     code = answer.get("code", "failed")
-    kind = _KINDS.get(code.title().replace("_", ""), ThreadError)
+    kind = globals()[code.title().replace("_", "")] if code in CODES else ThreadError
     return kind(answer.get("error", f"exit code {exit}"), answer.get("suggestion", ""), code, exit)
 
 
