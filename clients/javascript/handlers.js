@@ -121,6 +121,6 @@ function refusal({ id }, error) {
     const delay = error.delay == null ? {} : { delay: duration(error.delay) };
     return { nack: id, attempt: false, error: error.message, ...delay };
   }
-  console.error(error);
+  console.error(`event ${id}:`, error);
   return { nack: id, error: String(error) };
 }

@@ -271,6 +271,8 @@ withThread("handlers that are functions", { skip: ELSEWHERE && "handlers there a
   await waitFor("the cursor", async () => (await thread.command("info", "plain"))[0].subscriptions[0].pending === 0);
   const seen = readFileSync(join(folder, "seen"), "utf8").trim().split("\n");
   assert.deepEqual(seen, ["one", "reject", "fail", "fail", "later", "later", "two"]);
+  const log = execFileSync(process.env.THREAD_PROGRAM ?? "thread", ["logs", "-t", location, "plain"], { encoding: "utf8" });
+  assert.match(log, /event 4: TypeError: odd/);
   assert.equal(await thread.retry("plain", dead[1].event_id), 1);
   await waitFor("the retry", async () => (await thread.deadLetters("plain"))[1].attempts > dead[1].attempts);
   await thread.push("", { subtype: "soon" });

@@ -375,6 +375,8 @@ class HandlersThatAreFunctions(WithThread):
         self.assertEqual(seen[:5], ["one", "reject", "fail", "later", "two"])
         self.assertEqual(sorted(seen), ["fail", "fail", "later", "later", "one", "reject", "two"])
         wait_for("the cursor", lambda: self.state("plain")["last_acked_id"] == 5)
+        log = subprocess.run([threadq.calls.program(), "logs", "-t", str(self.location), "plain"], capture_output=True, text=True).stdout
+        self.assertRegex(log, "event 3:\n(.*\n)+.*ValueError: odd")
         self.assertEqual(self.thread.retry("plain", dead[1]["event_id"]), 1)
         wait_for("the retry", lambda: self.thread.dead_letters("plain")[1]["attempts"] > dead[1]["attempts"])
 

@@ -312,6 +312,7 @@ def _answer(thread: Thread, consumer: str, function: Callable[..., Any]) -> None
         except Asleep:
             answer = {"nack": event.id, "attempt": False}
         except Exception as error:
+            print(f"event {event.id}:", file=sys.stderr)
             sys.excepthook(type(error), error, error.__traceback__)
             answer = {"nack": event.id, "error": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(answer) + "\n")
