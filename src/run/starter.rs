@@ -79,7 +79,7 @@ pub struct Starter<'a> {
     pub(super) threads: BTreeMap<Location, Followed>,
     /// Threads whose failure was already reported.
     reported: HashSet<Location>,
-    /// Threads of servers whose folders here were removed; they are to be followed again.
+    /// Threads of servers whose folders here were removed, or cannot be used; they are to be followed at the next check.
     lost: Vec<Location>,
 }
 
@@ -380,8 +380,10 @@ impl<'a> Starter<'a> {
 
     /// Schedules looks at the threads in which something has happened, of those that these locations name.
     fn hear_of(&mut self, of: &[Location], changed: Changed) {
-        for server in of.iter().filter(|location| !self.listing.named.contains(location)) {
-            self.reported.remove(server);
+        if !self.reported.is_empty() {
+            // What was reported of a thread counts until a look at it.
+            let servers = of.iter().filter(|location| !self.threads.contains_key(location));
+            servers.for_each(|server| drop(self.reported.remove(server)));
         }
         for location in changed.threads {
             match self.threads.get_mut(&location) {
@@ -425,6 +427,8 @@ impl<'a> Starter<'a> {
     fn follow(&mut self, location: &Location, is_asked_for: bool) {
         if let Err(error) = self.start_following(location, is_asked_for) {
             self.report_trouble(location, &error);
+            // Its server does not name it again.
+            self.lost.extend(is_asked_for.then(|| location.clone()));
         }
     }
 

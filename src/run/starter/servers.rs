@@ -18,7 +18,8 @@ struct Server {
     /// The locations for which it is asked: of threads, or of all threads.
     of: Vec<Location>,
     changes: Box<dyn Changes>,
-    has_answered: bool,
+    /// Which threads it has is known.
+    is_known: bool,
     /// When to ask again.
     due: Instant,
     /// The pauses before that if it fails.
@@ -32,7 +33,8 @@ impl Servers {
         let server = |(of, changes): (Vec<Location>, _)| {
             let longest = of.first().map_or(LOOK_EVERY, |location| location.backend().longest_pause);
             let backoff = ExponentialBackoff::new(LOOK_EVERY, longest);
-            Server { of, changes, has_answered: false, due: Instant::now(), backoff }
+            let is_known = of.iter().all(|location| listing.named.contains(location));
+            Server { of, changes, is_known, due: Instant::now(), backoff }
         };
         let all: Vec<Server> = locations::changes(&covered).into_iter().map(server).collect();
         all.iter().for_each(|server| listing.leave_out(&server.of));
@@ -44,9 +46,9 @@ impl Servers {
         self.all.iter().any(|server| server.of.contains(thread))
     }
 
-    /// Whether each has answered once.
+    /// Whether all threads of all servers are known.
     pub fn are_known(&self) -> bool {
-        self.all.iter().all(|server| server.has_answered)
+        self.all.iter().all(|server| server.is_known)
     }
 
     /// Asks those that are due. Returns each answer with the locations that it is about.
@@ -57,7 +59,7 @@ impl Servers {
             server.due = Instant::now();
             match &answer {
                 Ok(_) => {
-                    server.has_answered = true;
+                    server.is_known = true;
                     server.backoff.reset();
                 }
                 Err(_) => server.due += server.backoff.pause(),
