@@ -145,6 +145,9 @@ pub trait Changes: Send {
     fn ask(&mut self) -> Result<Changed>;
 }
 
+/// What asks for changes, and the locations of the threads that it covers, or of servers all of whose threads it covers.
+pub type ChangesOf = (Vec<Location>, Box<dyn Changes>);
+
 /// Which way a cursor may be moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Move {

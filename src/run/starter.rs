@@ -7,7 +7,7 @@
 
 mod servers;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -81,6 +81,8 @@ pub struct Starter<'a> {
     reported: HashSet<Location>,
     /// Threads of servers whose folders here were removed, or cannot be used; they are to be followed at the next check.
     lost: Vec<Location>,
+    /// Threads of servers that are to be followed, of which there may be very many.
+    new: VecDeque<Location>,
 }
 
 /// A thread that is followed.
@@ -175,8 +177,8 @@ impl<'a> Starter<'a> {
         let mut listing = Listing::new(scope)?;
         let servers = Servers::of(&mut listing);
         let (named, threads, reported) = (listing.named.clone(), BTreeMap::new(), HashSet::new());
-        let mut starter =
-            Starter { listing, servers, launcher, tell, watcher, threads, reported, lost: Vec::new() };
+        let (lost, new) = (Vec::new(), VecDeque::new());
+        let mut starter = Starter { listing, servers, launcher, tell, watcher, threads, reported, lost, new };
         for location in &named {
             let is_asked_for = starter.servers.cover(location);
             starter.start_following(location, is_asked_for)?;
@@ -203,18 +205,21 @@ impl<'a> Starter<'a> {
     pub(super) fn has_seen_all(&self) -> bool {
         self.listing.is_complete()
             && self.servers.are_known()
+            && self.new.is_empty()
             && self.threads.values().all(|thread| thread.looked.is_some())
     }
 
     /// Looks at threads that are due, at least at one. Returns when the next one is: now, after a look.
     pub(super) fn look_at_due(&mut self, mut slots: Option<&mut Slots>) -> Option<Instant> {
+        self.follow_some();
         let began = Instant::now();
         let due = |(location, thread): (&Location, &Followed)| Some((thread.due?, location.clone()));
         let is_due = |thread: &Followed| thread.due.is_some_and(|due| due <= began);
         let mut all: Vec<_> =
             self.threads.iter().filter(|(_, thread)| is_due(thread)).filter_map(due).collect();
         if all.is_empty() {
-            return self.threads.values().filter_map(|thread| thread.due).min();
+            let next = self.threads.values().filter_map(|thread| thread.due).min();
+            return if self.new.is_empty() { next } else { Some(began) };
         }
         all.sort_unstable();
         for (_, location) in all {
@@ -372,23 +377,37 @@ impl<'a> Starter<'a> {
                 Err(error) => of.iter().for_each(|location| self.report_trouble(location, &error)),
             }
         }
-        for location in std::mem::take(&mut self.lost) {
-            self.follow(&location, true);
-        }
+        self.new.extend(self.lost.drain(..));
         self.follow_new();
     }
 
     /// Schedules looks at the threads in which something has happened, of those that these locations name.
     fn hear_of(&mut self, of: &[Location], changed: Changed) {
         if !self.reported.is_empty() {
-            // What was reported of a thread counts until a look at it.
-            let servers = of.iter().filter(|location| !self.threads.contains_key(location));
-            servers.for_each(|server| drop(self.reported.remove(server)));
+            for server in of {
+                // What was reported of a thread counts until a look at it.
+                if !self.threads.contains_key(server) {
+                    self.reported.remove(server);
+                }
+            }
         }
         for location in changed.threads {
             match self.threads.get_mut(&location) {
                 Some(thread) => thread.notice(),
-                None => self.follow(&location, true),
+                None => self.new.push_back(location),
+            }
+        }
+    }
+
+    /// Follows some of the new threads of servers, and leaves the others to the next call: the first ones are looked at
+    /// before the last ones are followed.
+    fn follow_some(&mut self) {
+        let began = Instant::now();
+        while began.elapsed() < LOOK_FOR
+            && let Some(location) = self.new.pop_front()
+        {
+            if !self.threads.contains_key(&location) {
+                self.follow(&location, true);
             }
         }
     }

@@ -17,7 +17,7 @@ use postgres::Row;
 use postgres::types::Type;
 use thread::Result;
 use thread::model::location::Location;
-use thread::store::{Changed, Changes};
+use thread::store::{Changed, Changes, ChangesOf};
 
 use crate::clock::now;
 use crate::connection::Connection;
@@ -48,7 +48,7 @@ const THREADS: &str = "threads";
 const DRIFT: i64 = 1000;
 
 /// What asks for the changes of these threads, one for each schema of a server and the role that asks. Others are left out.
-pub fn changes(locations: &[Location]) -> Vec<(Vec<Location>, Box<dyn Changes>)> {
+pub fn changes(locations: &[Location]) -> Vec<ChangesOf> {
     let mut all: Vec<(Vec<Location>, Asker)> = Vec::new();
     for location in locations {
         let Ok(target) = Target::of_any(location) else { continue };
@@ -65,7 +65,7 @@ pub fn changes(locations: &[Location]) -> Vec<(Vec<Location>, Box<dyn Changes>)>
             false => asker.named.entry(target.thread).or_default().push(location.clone()),
         }
     }
-    all.into_iter().map(|(of, asker)| (of, Box::new(asker) as Box<dyn Changes>)).collect()
+    all.into_iter().map(|(of, asker)| -> ChangesOf { (of, Box::new(asker)) }).collect()
 }
 
 struct Asker {
