@@ -23,6 +23,7 @@ use crate::model::event::{CappedRow, NewEvent, Row};
 use crate::model::figures::{Counted, Figures};
 use crate::model::filter::Filter;
 use crate::model::ledger::{Ledger, LedgerChange};
+use crate::model::location::Location;
 use crate::model::rows::{Table, Value, Values};
 use crate::model::run::{Exit, ProcessId, Run, RunState, StopRequest};
 use crate::model::schedule::Schedule;
@@ -127,6 +128,25 @@ pub enum Notice {
     /// Something is asked of a consumer's supervisor.
     Asked,
 }
+
+/// In which of many threads something may be due.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changed {
+    pub threads: Vec<Location>,
+    /// These are all threads that there are, because it is not known what has happened in them since the last call.
+    pub is_everything: bool,
+}
+
+/// Asks a server in which of its threads something has happened, of all of them at once.
+pub trait Changes: Send {
+    /// Threads of which something was committed since the last call that can make a handler due, or in which the right of
+    /// another machine to run handlers is over; and perhaps others. No commit is missed, whatever the order in which
+    /// transactions begin and end. The first call, and one after a failure, returns everything.
+    fn ask(&mut self) -> Result<Changed>;
+}
+
+/// What asks for changes, and the locations of the threads that it covers, or of servers all of whose threads it covers.
+pub type ChangesOf = (Vec<Location>, Box<dyn Changes>);
 
 /// Which way a cursor may be moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -68,6 +68,7 @@ impl World {
                 open,
                 init,
                 threads: |_| None,
+                changes: |_| Vec::new(),
                 listen: |_| {},
                 leave: || {},
                 spare: || {},

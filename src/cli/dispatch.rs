@@ -86,7 +86,7 @@ impl Dispatch {
             make_due(&mut queue, &launcher)?;
         }
         let all = dispatch(&mut queue, &launcher)?;
-        if all.iter().any(|(_, done)| matches!(done, Dispatched::LockHeld)) {
+        if all.iter().any(|(_, done)| matches!(done, Dispatched::LockHeld | Dispatched::HeldElsewhere)) {
             // A handler that keeps running, such as an agent's, takes events that arrive while it runs. Events that
             // another program stored gave it no notice.
             drop(queue.files().touch(COMMIT));
@@ -169,7 +169,7 @@ fn word(done: &Dispatched) -> &'static str {
     match done {
         Dispatched::Idle => "idle",
         Dispatched::Started => "started",
-        Dispatched::LockHeld | Dispatched::LeftToOthers => "running",
+        Dispatched::LockHeld | Dispatched::HeldElsewhere | Dispatched::LeftToOthers => "running",
         Dispatched::LeftToBackground => "left-to-background",
         Dispatched::Waits(_) => "waiting",
         Dispatched::Queued => "queued",

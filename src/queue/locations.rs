@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::files::{DB, Files};
 use crate::model::location::Location;
 use crate::sqlite::Sqlite;
-use crate::store::Store;
+use crate::store::{ChangesOf, Store};
 
 /// One kind of location other than directories.
 #[derive(Debug, Clone, Copy)]
@@ -33,6 +33,9 @@ pub struct Scheme {
     pub init: fn(&Location) -> Result<()>,
     /// The threads that exist now, if the location names all of them instead of one.
     pub threads: fn(&Location) -> Option<Result<Vec<Location>>>,
+    /// What asks for the changes of these threads, or where a location names all threads of a server, of all of those: each
+    /// with the locations that it covers. The others are looked at one by one.
+    pub changes: fn(&[Location]) -> Vec<ChangesOf>,
     /// Passes announcements on to the base, from now on and as long as this process lives. Called repeatedly.
     pub listen: fn(&Location),
     /// Takes back what this process has [recorded](Store::record_worker) of itself, without a long wait.
@@ -77,6 +80,16 @@ pub fn files_of(location: &Location) -> Result<Files> {
 /// The threads that exist now in a location that names all of them; `None` if it names one.
 pub fn threads(location: &Location) -> Option<Result<Vec<Location>>> {
     (scheme_of(location).ok()??.threads)(location)
+}
+
+/// What asks for the changes of many threads at once, each with the locations that it covers.
+pub fn changes(all: &[Location]) -> Vec<ChangesOf> {
+    let schemes = SCHEMES.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let ask = |scheme: &Scheme| {
+        let own = all.iter().filter(|location| location.scheme() == Some(scheme.name));
+        (scheme.changes)(&own.cloned().collect::<Vec<_>>())
+    };
+    schemes.iter().flat_map(ask).collect()
 }
 
 /// Called before a process waits for something to happen to a thread.

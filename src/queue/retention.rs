@@ -35,6 +35,9 @@ const STATE: &str = "run/_retention";
 const EVERY: Duration = Duration::from_secs(60 * 60);
 const EVERY_EVENTS: i64 = 10_000;
 
+/// The same where only steps and figures are left to be tidied up, and nothing happens.
+const WHEN_QUIET: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// For how long a piece deletes events. With its commit it takes other writers about twice that time.
 const DELETE_FOR: Duration = Duration::from_millis(2);
 
@@ -66,6 +69,8 @@ enum Step {
     Off,
     /// Nothing is left to do before that time is over, or another process does it.
     Done(Duration),
+    /// The same, and no events are deleted then.
+    Rest(Duration),
     /// The next piece may follow after [`PAUSE`].
     More,
 }
@@ -78,6 +83,7 @@ pub(crate) struct Keeper {
     /// The next pass is due then by the clock, whether or not something happens before.
     due: Option<Instant>,
     has_more: bool,
+    keeps_events: bool,
 }
 
 impl Keeper {
@@ -91,9 +97,10 @@ impl Keeper {
         }
         let step = step(queue);
         self.has_more = matches!(step, Ok(Step::More));
+        self.keeps_events = matches!(step, Ok(Step::Rest(_) | Step::Off));
         let (pause, due) = match step {
             Ok(Step::More) => (PAUSE, Some(PAUSE)),
-            Ok(Step::Done(left)) => (LOOK_EVERY, Some(left.max(LOOK_EVERY))),
+            Ok(Step::Done(left) | Step::Rest(left)) => (LOOK_EVERY, Some(left.max(LOOK_EVERY))),
             Ok(Step::Off) => (LOOK_EVERY, None),
             Err(e) if e.is_locked() || matches!(e, Error::LockTimeout(_)) => (LOOK_EVERY, Some(LOOK_EVERY)),
             Err(e) => {
@@ -109,6 +116,13 @@ impl Keeper {
     /// When to call [`Keeper::keep`] at the latest, even if nothing happens in the thread.
     pub fn due(&self) -> Option<Instant> {
         self.due
+    }
+
+    /// The same for a thread among very many, in which nothing has happened since the pass before: there is nothing to
+    /// do but to forget old steps and merge figures, which can wait.
+    pub fn due_when_quiet(&self) -> Option<Instant> {
+        let due = self.due?;
+        Some(if self.keeps_events { due.max(Instant::now() + WHEN_QUIET) } else { due })
     }
 
     /// Whether the pass is not over.
@@ -250,11 +264,12 @@ fn step(queue: &mut Queue) -> Result<Step> {
         return Ok(Step::Off);
     }
     let Some(lock) = Lock::try_take(&queue.files, STATE)? else { return Ok(Step::Done(LOOK_EVERY)) };
+    let until = if keeps_events { Step::Rest } else { Step::Done };
     let mut state = State::read(lock.file());
     let config = settings(&retention);
     let newest = queue.store.newest()?;
     let done = match state.rest(&config, newest) {
-        Some(left) => Ok(Step::Done(left)),
+        Some(left) => Ok(until(left)),
         None => forget_steps(queue, &retention).and_then(|has_more| {
             let has_more = has_more || queue.store.merge_figures(Utc::now(), MINUTES)?;
             let has_more = has_more || (!keeps_events && piece(queue, &retention, &mut state, newest)?);
@@ -265,7 +280,7 @@ fn step(queue: &mut Queue) -> Result<Step> {
                     State { applied: Some(config), at: Utc::now().timestamp(), newest, ..State::default() };
             }
             state.write(lock.file()).at("write", &queue.files.path_of(STATE))?;
-            Ok(if has_more { Step::More } else { Step::Done(EVERY) })
+            Ok(if has_more { Step::More } else { until(EVERY) })
         }),
     };
     lock.release();

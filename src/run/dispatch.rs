@@ -41,8 +41,10 @@ pub enum Dispatched {
     Idle,
     /// A supervisor was started; it starts the handler immediately or after a wait.
     Started,
-    /// The lock is held, here or by another machine; its holder will look again.
+    /// The lock is held here; its holder will look again.
     LockHeld,
+    /// Another machine has the consumer, or all of a pool's events that could be given now; it will look again.
+    HeldElsewhere,
     /// This machine lacks something that the handler needs; for a while, only other machines start it.
     LeftToOthers,
     /// The backlog is long; a background process evaluates the filter on it.
@@ -135,7 +137,7 @@ impl Slots {
 pub(super) fn log_skipped(files: &Files, all: &[(ConsumerId, Dispatched)]) {
     for (consumer, done) in all {
         let why = match done {
-            Dispatched::LockHeld => "lock held",
+            Dispatched::LockHeld | Dispatched::HeldElsewhere => "lock held",
             Dispatched::LeftToOthers => "left to other machines",
             _ => continue,
         };
@@ -220,7 +222,7 @@ fn start_if_due(
     match step? {
         NextStep::None { .. } => return Ok(Dispatched::Idle),
         NextStep::Unknown => return Ok(Dispatched::LeftToBackground),
-        NextStep::Elsewhere => return Ok(Dispatched::LockHeld),
+        NextStep::Elsewhere => return Ok(Dispatched::HeldElsewhere),
         NextStep::Start(start @ Start { wait: Some(wait), .. }) => {
             record_wait(queue, subscription, start, wait)?;
             return Ok(Dispatched::Waits(wait));
@@ -231,7 +233,7 @@ fn start_if_due(
         return Ok(Dispatched::Queued);
     }
     if subscription.held_by.is_some() && !subscription.is_shared_pool() {
-        return Ok(Dispatched::LockHeld);
+        return Ok(Dispatched::HeldElsewhere);
     }
     let consumer = &subscription.consumer;
     if is_left_to_others(&queue.files, consumer) {

@@ -28,8 +28,8 @@ pub(super) struct NextEvent {
 
 impl NextEvent {
     /// Makes what is due events. The consumers are to be started then. Returns how long until this has to be called
-    /// again; `None` if nothing is scheduled.
-    pub fn make(&mut self, queue: &mut Queue) -> Result<Option<Duration>> {
+    /// again; `None` if nothing is scheduled. `hears_of_changes`: it is called again when anything has changed.
+    pub fn make(&mut self, queue: &mut Queue, hears_of_changes: bool) -> Result<Option<Duration>> {
         for _ in 0..STEPS {
             let Some(next) = queue.next_due()? else {
                 self.end = None;
@@ -44,7 +44,8 @@ impl NextEvent {
                 let left = self.end.map_or(left, |(_, end)| left.min(end.saturating_duration_since(now)));
                 // Another machine may schedule something that is due before.
                 let is_shared = queue.location().backend().is_shared_by_machines;
-                return Ok(Some(if is_shared { left.min(LOOK_EVERY) } else { left }));
+                let looks_again = is_shared && !hears_of_changes;
+                return Ok(Some(if looks_again { left.min(LOOK_EVERY) } else { left }));
             }
         }
         Ok(Some(Duration::ZERO))
@@ -58,7 +59,7 @@ impl NextEvent {
 ///
 /// Those of the store; if the timer cannot be started.
 pub fn make_due(queue: &mut Queue, launcher: &Launcher) -> Result<()> {
-    while let Some(left) = NextEvent::default().make(queue)? {
+    while let Some(left) = NextEvent::default().make(queue, false)? {
         if !left.is_zero() {
             return attend::attend(&queue.files, launcher);
         }

@@ -87,6 +87,16 @@ impl<'a> Listing<'a> {
         due.map(ask).collect()
     }
 
+    /// The locations that name all threads of a server.
+    pub fn servers(&self) -> impl Iterator<Item = &Location> {
+        self.servers.iter().map(|server| &server.location)
+    }
+
+    /// Leaves these servers to somebody else, who asks them.
+    pub fn leave_out(&mut self, servers: &[Location]) {
+        self.servers.retain(|server| !servers.contains(&server.location));
+    }
+
     /// Whether the threads of all servers have been listed.
     pub fn is_complete(&self) -> bool {
         self.servers.iter().all(|server| server.threads.is_some())

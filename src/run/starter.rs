@@ -5,10 +5,13 @@
 //! runs are limited, it leaves long backlogs to a background process; and it retries a locked database later, so that no
 //! thread delays another.
 
-use std::collections::{BTreeMap, HashSet};
+mod servers;
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use self::servers::Servers;
 use super::attend::{self, TIMER_LOCK};
 use super::awaits::{Awaited, Awaits};
 use super::dispatch::{Dispatched, OWN_TIME, Slots, Waits, is_left_to_others, start, try_lock};
@@ -28,6 +31,7 @@ use crate::model::subscription::ConsumerId;
 use crate::queue::Queue;
 use crate::queue::locations::{files_of, listen};
 use crate::queue::retention::Keeper;
+use crate::store::Changed;
 
 /// How long to wait for another writer before moving on to other threads.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(20);
@@ -41,6 +45,13 @@ const CHECK_EVERY: Duration = Duration::from_secs(2);
 /// It tries locks with every so many of these checks: many consumers may have theirs for hours, and trying one costs
 /// more than a look at a file.
 const LOCKS_EVERY: u32 = 2;
+
+/// For how long it looks at threads that are due before it looks which are.
+const LOOK_FOR: Duration = Duration::from_millis(50);
+
+/// When to look again at a thread whose backlog was left to a background process, which may be killed, where no change of
+/// a file shows that.
+const AFTER_BACKGROUND: Duration = Duration::from_secs(10);
 
 /// What a starter or a worker reports to its caller.
 #[derive(Debug)]
@@ -59,6 +70,7 @@ pub enum News<'a> {
 /// Starts what is due in the threads of a scope, and nothing else: it neither reaps nor ends processes.
 pub struct Starter<'a> {
     listing: Listing<'a>,
+    servers: Servers,
     launcher: &'a Launcher,
     pub(super) tell: &'a mut dyn FnMut(News<'_>),
     /// Notices of pushes, for a worker.
@@ -67,6 +79,10 @@ pub struct Starter<'a> {
     pub(super) threads: BTreeMap<Location, Followed>,
     /// Threads whose failure was already reported.
     reported: HashSet<Location>,
+    /// Threads of servers whose folders here were removed, or cannot be used; they are to be followed at the next check.
+    lost: Vec<Location>,
+    /// Threads of servers that are to be followed, of which there may be very many.
+    new: VecDeque<Location>,
 }
 
 /// A thread that is followed.
@@ -76,6 +92,8 @@ pub(super) struct Followed {
     home: (u64, u64),
     /// The watch on its `run/_commit`; `None` if there are no notices.
     pub watch: Option<i32>,
+    /// A server is asked for its changes.
+    is_asked_for: bool,
     /// The database's stamp before the last look. `None` if it was too recent to detect a later commit.
     pub seen: Option<Stamp>,
     /// The time of the next look, if one is scheduled.
@@ -94,6 +112,8 @@ pub(super) struct Followed {
     pub queued: bool,
     /// Something waits.
     waits: bool,
+    /// There was no notice since the last look.
+    is_quiet: bool,
     next_event: NextEvent,
     awaits: Awaits,
     /// The lock of the thread's timer, held while something waits.
@@ -109,14 +129,29 @@ impl Followed {
     /// Schedules a look after the notice.
     pub fn notice(&mut self) {
         let now = Instant::now() + self.lets_finish;
-        let at = self.looked.map_or(now, |looked| now.max(looked + BETWEEN_LOOKS));
-        self.due = Some(self.due.map_or(at, |due| due.min(at)));
+        self.is_quiet = false;
+        self.look_by(self.looked.map_or(now, |looked| now.max(looked + BETWEEN_LOOKS)));
     }
 
     /// Schedules a look at the end of a wait.
     fn wait(&mut self, at: Instant) {
-        self.due = Some(self.due.map_or(at, |due| due.min(at)));
+        self.look_by(at);
         self.waits = true;
+    }
+
+    /// Whether its changes are noticed only by looking at its files.
+    pub fn is_unwatched(&self) -> bool {
+        self.watch.is_none() && !self.is_asked_for
+    }
+
+    /// When its retention is to be applied, even if nothing happens.
+    fn kept(&self, is_quiet: bool) -> Option<Instant> {
+        // Of a server, there may be very many threads.
+        if is_quiet && self.is_asked_for { self.keeper.due_when_quiet() } else { self.keeper.due() }
+    }
+
+    fn look_by(&mut self, at: Instant) {
+        self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 }
 
@@ -139,10 +174,15 @@ impl<'a> Starter<'a> {
         tell: &'a mut dyn FnMut(News<'_>),
         watcher: Option<Watcher>,
     ) -> Result<Starter<'a>> {
-        let listing = Listing::new(scope)?;
+        let mut listing = Listing::new(scope)?;
+        let servers = Servers::of(&mut listing);
         let (named, threads, reported) = (listing.named.clone(), BTreeMap::new(), HashSet::new());
-        let mut starter = Starter { listing, launcher, tell, watcher, threads, reported };
-        named.iter().try_for_each(|location| starter.start_following(location))?;
+        let (lost, new) = (Vec::new(), VecDeque::new());
+        let mut starter = Starter { listing, servers, launcher, tell, watcher, threads, reported, lost, new };
+        for location in &named {
+            let is_asked_for = starter.servers.cover(location);
+            starter.start_following(location, is_asked_for)?;
+        }
         Ok(starter)
     }
 
@@ -155,7 +195,7 @@ impl<'a> Starter<'a> {
             self.check(checks.is_multiple_of(LOCKS_EVERY));
             let next_check = Instant::now() + CHECK_EVERY;
             while Instant::now() < next_check {
-                let until = self.look_at_next(None).map_or(next_check, |next| next.min(next_check));
+                let until = self.look_at_due(None).map_or(next_check, |next| next.min(next_check));
                 std::thread::sleep(until.saturating_duration_since(Instant::now()));
             }
         }
@@ -163,18 +203,31 @@ impl<'a> Starter<'a> {
 
     /// Whether each thread in scope was looked at.
     pub(super) fn has_seen_all(&self) -> bool {
-        self.listing.is_complete() && self.threads.values().all(|thread| thread.looked.is_some())
+        self.listing.is_complete()
+            && self.servers.are_known()
+            && self.new.is_empty()
+            && self.threads.values().all(|thread| thread.looked.is_some())
     }
 
-    /// Looks at one thread that is due. Returns when the next one is: now, after a look.
-    pub(super) fn look_at_next(&mut self, slots: Option<&mut Slots>) -> Option<Instant> {
-        let next = self.threads.iter().filter_map(|(location, thread)| Some((thread.due?, location))).min();
-        let (due, location) = next?;
-        if due > Instant::now() {
-            return Some(due);
+    /// Looks at threads that are due, at least at one. Returns when the next one is: now, after a look.
+    pub(super) fn look_at_due(&mut self, mut slots: Option<&mut Slots>) -> Option<Instant> {
+        self.follow_some();
+        let began = Instant::now();
+        let due = |(location, thread): (&Location, &Followed)| Some((thread.due?, location.clone()));
+        let is_due = |thread: &Followed| thread.due.is_some_and(|due| due <= began);
+        let mut all: Vec<_> =
+            self.threads.iter().filter(|(_, thread)| is_due(thread)).filter_map(due).collect();
+        if all.is_empty() {
+            let next = self.threads.values().filter_map(|thread| thread.due).min();
+            return if self.new.is_empty() { next } else { Some(began) };
         }
-        let location = location.clone();
-        self.look(&location, slots);
+        all.sort_unstable();
+        for (_, location) in all {
+            self.look(&location, slots.as_deref_mut());
+            if began.elapsed() >= LOOK_FOR {
+                break;
+            }
+        }
         Some(Instant::now())
     }
 
@@ -191,12 +244,13 @@ impl<'a> Starter<'a> {
             thread.due = None;
             return;
         }
-        let keeper = &mut thread.keeper;
+        let (keeper, is_asked_for) = (&mut thread.keeper, thread.is_asked_for);
         let mut next_event = std::mem::take(&mut thread.next_event);
         let mut awaits = std::mem::take(&mut thread.awaits);
-        let worker = self.watcher.is_some().then(|| !self.listing.named.contains(location));
+        let is_worker = self.watcher.is_some();
+        let is_named = self.listing.named.contains(location);
         let looked = Queue::open_waiting(location, BUSY_TIMEOUT).and_then(|mut queue| {
-            let left = match next_event.make(&mut queue) {
+            let left = match next_event.make(&mut queue, is_asked_for) {
                 // Another machine is at it.
                 Err(e) if e.is_locked() => Some(BETWEEN_LOOKS),
                 left => left?,
@@ -211,13 +265,16 @@ impl<'a> Starter<'a> {
             let started = all.iter().filter(|(_, done)| matches!(done, Dispatched::Started)).count();
             (self.tell)(News::Looked { location, queue: &mut queue, started });
             keeper.keep(&mut queue);
-            if let Some(of_all) = worker
-                && let Err(e) = queue.store.record_worker(of_all)
-            {
+            if is_worker && let Err(e) = queue.store.record_worker(!is_named) {
                 log!(queue, Warn, "dispatch: the worker is not listed: {e}");
             }
             Ok((all, left, awaited))
         });
+        if matches!(looked, Err(Error::NotAThread(_))) && is_asked_for && !is_named {
+            // Its server says so when there is one again.
+            self.forget(location);
+            return;
+        }
         let failed = match &looked {
             Ok((all, ..)) => {
                 self.reported.remove(location);
@@ -240,6 +297,7 @@ impl<'a> Starter<'a> {
             thread.backoff.reset();
         }
         thread.due = failed.then(|| now + thread.backoff.pause());
+        let is_quiet = std::mem::replace(&mut thread.is_quiet, true);
         thread.queued = false;
         thread.waits = false;
         (thread.next_event, thread.awaits) = (next_event, awaits);
@@ -261,12 +319,17 @@ impl<'a> Starter<'a> {
                 Dispatched::Started | Dispatched::LockHeld | Dispatched::LeftToOthers => {
                     thread.busy.push(consumer);
                 }
+                // This machine leaves it to others for a while.
+                Dispatched::Broken(Error::BrokenSubscription(_)) if is_asked_for => {
+                    thread.busy.push(consumer)
+                }
+                Dispatched::LeftToBackground if is_asked_for => thread.look_by(now + AFTER_BACKGROUND),
                 _ => {}
             }
         }
         // While the thread cannot be opened, nothing is kept, and that time may be over.
         if !thread.is_away {
-            thread.due = thread.due.into_iter().chain(thread.keeper.due()).min();
+            thread.due = thread.due.into_iter().chain(thread.kept(is_quiet)).min();
         }
         attend_to_waits(thread, location);
         if is_new {
@@ -276,8 +339,17 @@ impl<'a> Starter<'a> {
 
     /// Checks all threads for changes without a notice, and finds new and removed ones.
     pub(super) fn check(&mut self, tries_locks: bool) {
-        let watcher = &self.watcher;
+        let (watcher, lost) = (&self.watcher, &mut self.lost);
         self.threads.retain(|location, thread| {
+            if thread.is_asked_for {
+                if tries_locks && some_lock_was_released(location, thread) {
+                    thread.notice();
+                }
+                // With a watch, its removal is noticed.
+                let is_there = thread.watch.is_some() || Stamp::of(location, &thread.path).is_some();
+                lost.extend((!is_there).then(|| location.clone()));
+                return is_there;
+            }
             match Stamp::of(location, &thread.path) {
                 // Its stamp cannot be relied on; the next look happens at its usual time.
                 Some(_) if thread.is_away && !location.backend().has_database_file => {}
@@ -299,7 +371,61 @@ impl<'a> Starter<'a> {
                 None => drop(self.reported.remove(&server)),
             }
         }
+        for (of, answer) in self.servers.ask() {
+            match answer {
+                Ok(changed) => self.hear_of(&of, changed),
+                Err(error) => of.iter().for_each(|location| self.report_trouble(location, &error)),
+            }
+        }
+        self.new.extend(self.lost.drain(..));
         self.follow_new();
+    }
+
+    /// Schedules looks at the threads in which something has happened, of those that these locations name.
+    fn hear_of(&mut self, of: &[Location], changed: Changed) {
+        if !self.reported.is_empty() {
+            for server in of {
+                // What was reported of a thread counts until a look at it.
+                if !self.threads.contains_key(server) {
+                    self.reported.remove(server);
+                }
+            }
+        }
+        for location in changed.threads {
+            match self.threads.get_mut(&location) {
+                Some(thread) => thread.notice(),
+                None => self.new.push_back(location),
+            }
+        }
+    }
+
+    /// Follows some of the new threads of servers, and leaves the others to the next call: the first ones are looked at
+    /// before the last ones are followed.
+    fn follow_some(&mut self) {
+        let began = Instant::now();
+        while began.elapsed() < LOOK_FOR
+            && let Some(location) = self.new.pop_front()
+        {
+            if !self.threads.contains_key(&location) {
+                self.follow(&location, true);
+            }
+        }
+    }
+
+    /// Stops following a thread that is gone.
+    fn forget(&mut self, location: &Location) {
+        let watch = self.threads.remove(location).and_then(|thread| thread.watch);
+        self.watcher.iter().zip(watch).for_each(|(watcher, watch)| watcher.remove(watch));
+    }
+
+    /// Stops following the thread with this watch, as its files are gone.
+    pub(super) fn remove(&mut self, watch: i32) {
+        let (lost, is_gone) = (&mut self.lost, |thread: &Followed| thread.watch == Some(watch));
+        self.threads.retain(|location, thread| {
+            let is_gone = is_gone(thread);
+            lost.extend((is_gone && thread.is_asked_for).then(|| location.clone()));
+            !is_gone
+        });
     }
 
     /// Follows the threads in scope that it does not follow yet.
@@ -312,13 +438,20 @@ impl<'a> Starter<'a> {
         let changed = |location: &Location| Some(Stamp::of(location, location.dir()?)?.changed());
         new.sort_by_cached_key(|location| std::cmp::Reverse(changed(location)));
         for location in new {
-            if let Err(error) = self.start_following(&location) {
-                self.report_trouble(&location, &error);
-            }
+            let is_asked_for = self.servers.cover(&location);
+            self.follow(&location, is_asked_for);
         }
     }
 
-    fn start_following(&mut self, location: &Location) -> Result<()> {
+    fn follow(&mut self, location: &Location, is_asked_for: bool) {
+        if let Err(error) = self.start_following(location, is_asked_for) {
+            self.report_trouble(location, &error);
+            // Its server does not name it again.
+            self.lost.extend(is_asked_for.then(|| location.clone()));
+        }
+    }
+
+    fn start_following(&mut self, location: &Location, is_asked_for: bool) -> Result<()> {
         let files = files_of(location)?;
         if !files.is_owner() {
             return Err(Error::NotOwner(location.clone()));
@@ -334,6 +467,7 @@ impl<'a> Starter<'a> {
             path: files.path().to_owned(),
             home: files.home(),
             watch,
+            is_asked_for,
             seen: None,
             due: Some(Instant::now()),
             lets_finish: if location.backend().is_pushed_to_here { PAUSE } else { Duration::ZERO },
@@ -343,6 +477,7 @@ impl<'a> Starter<'a> {
             busy: Vec::new(),
             queued: false,
             waits: false,
+            is_quiet: true,
             next_event: NextEvent::default(),
             awaits: Awaits::default(),
             timer: None,

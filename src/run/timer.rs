@@ -183,7 +183,7 @@ impl Timer<'_> {
     fn start(&mut self) -> Result<Option<Wait>> {
         self.files.must_be_there()?;
         let mut queue = Queue::open(self.files.location())?;
-        let next_event = self.next_event.make(&mut queue)?;
+        let next_event = self.next_event.make(&mut queue, false)?;
         self.awaited = self.awaits.look(&mut queue, EVALUATE_FOR)?;
         let all = queue.store.subscriptions()?;
         let mut next = next_event.map(|left| Wait { until: Utc::now() + left, left, recorded: None });

@@ -5,6 +5,7 @@
 //! for changes without a notice: commits by other programs, new and removed threads, and supervisors that were killed
 //! together with every process that would have looked again.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, poll};
@@ -21,6 +22,7 @@ use super::workers;
 use crate::error::Result;
 use crate::files::stamp::Stamp;
 use crate::files::watch::{LOOK_EVERY, Notice, WITHOUT_NOTICES, Watcher};
+use crate::model::location::Location;
 use crate::queue::locations::{files_of, leave};
 
 /// Polling interval for processes that were asked to end.
@@ -78,7 +80,7 @@ impl Worker<'_> {
                 next_check = Instant::now() + LOOK_EVERY;
             }
             self.check_unwatched();
-            let next = self.starter.look_at_next(self.slots.as_mut());
+            let next = self.starter.look_at_due(self.slots.as_mut());
             if !ready && self.starter.has_seen_all() {
                 ready = true;
                 (self.starter.tell)(News::Ready);
@@ -89,7 +91,9 @@ impl Worker<'_> {
 
     /// Says that it follows its threads no more.
     fn leave(&self) {
-        for location in self.starter.threads.keys() {
+        // With a server, all are signed out at once.
+        let here = |location: &&Location| location.backend().has_database_file;
+        for location in self.starter.threads.keys().filter(here) {
             if let Ok(files) = files_of(location) {
                 workers::sign_out(&files);
             }
@@ -101,29 +105,31 @@ impl Worker<'_> {
     fn wait(&mut self, until: Instant, shutdown: &Shutdown) {
         let mut left = until.saturating_duration_since(Instant::now());
         // The end of a supervisor gives no notice.
-        if self.starter.threads.values().any(|thread| thread.queued || thread.watch.is_none()) {
+        if self.starter.threads.values().any(|thread| thread.queued || thread.is_unwatched()) {
             left = left.min(WITHOUT_NOTICES);
         }
         let Some(watcher) = &self.starter.watcher else { return };
         watcher.poll(left, [shutdown.poll_fd()]);
-        let threads = &mut self.starter.threads;
+        let mut touched = HashSet::new();
         for notice in watcher.take() {
             match notice {
                 // The thread is being removed. If it is still there at the next check, it is followed again.
-                Notice::Gone(watch) => threads.retain(|_, thread| thread.watch != Some(watch)),
-                Notice::Touched(watch) => {
-                    let touched = threads.values_mut().filter(|thread| thread.watch == Some(watch));
-                    touched.for_each(Followed::notice);
-                }
-                Notice::Overflow => threads.values_mut().for_each(Followed::notice),
+                Notice::Gone(watch) => self.starter.remove(watch),
+                Notice::Touched(watch) => drop(touched.insert(watch)),
+                Notice::Overflow => self.starter.threads.values_mut().for_each(Followed::notice),
             }
+        }
+        if !touched.is_empty() {
+            let is_touched =
+                |thread: &&mut Followed| thread.watch.is_some_and(|watch| touched.contains(&watch));
+            self.starter.threads.values_mut().filter(is_touched).for_each(Followed::notice);
         }
     }
 
     /// Checks for commits to threads without a watch.
     fn check_unwatched(&mut self) {
         let threads = self.starter.threads.iter_mut();
-        for (location, thread) in threads.filter(|(_, thread)| thread.watch.is_none()) {
+        for (location, thread) in threads.filter(|(_, thread)| thread.is_unwatched()) {
             if thread.looked.is_none_or(|looked| looked.elapsed() >= WITHOUT_NOTICES)
                 && Stamp::of(location, &thread.path) != thread.seen
             {

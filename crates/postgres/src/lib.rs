@@ -20,6 +20,7 @@
 //! | `config`, `dead_letters`, `prune` | as they are called |
 //! | `lease`, `machine`, `clock` | which machine has a consumer's runs for itself |
 //! | `holders` | renewing the leases of all processes of this machine |
+//! | `changes` | in which threads of a schema something has happened |
 //! | `listen` | announcements between machines |
 //! | `rows` | reading and writing rows as they are, to move a thread |
 //! | `steps` | what handlers have done for events |
@@ -34,6 +35,7 @@
 //! * Filters mean what they mean in a directory: `read`, by SQLite.
 
 mod append;
+mod changes;
 mod clock;
 mod config;
 mod connection;
@@ -81,6 +83,7 @@ pub const SCHEME: Scheme = Scheme {
     open: store::open,
     init: store::create,
     threads: store::threads,
+    changes: changes::changes,
     listen: listen::listen,
     leave: workers::leave,
     spare: connection::spare,

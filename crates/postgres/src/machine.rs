@@ -2,12 +2,18 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
 use sha1::{Digest, Sha1};
 use thread::{Error, Result};
 
 use crate::clock::now;
 use crate::location::Target;
+
+/// The extension of the files with what was seen of a lease, and after how long they are removed. They are written again
+/// with each renewal, so an old one is that of a lease that is over.
+const SEEN: &str = "lease";
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Where locks hold: one user of one machine, since that was started.
 pub struct Machine {
@@ -40,20 +46,40 @@ impl Machine {
     /// When any process of this machine first saw this epoch and renewal of a lease: now, if none has seen it before.
     /// Called after they were read.
     pub fn first_seen(&self, lease: &str, epoch: i64, renewal: i64) -> i64 {
-        let now = now();
+        self.seen_since(lease, epoch, renewal, now())
+    }
+
+    /// The same, for a process that has seen them since then.
+    pub fn seen_since(&self, lease: &str, epoch: i64, renewal: i64, since: i64) -> i64 {
         let name: String = Sha1::digest(lease.as_bytes()).iter().map(|b| format!("{b:02x}")).collect();
-        let path = self.dir.join(format!("{name}.lease"));
+        let path = self.dir.join(format!("{name}.{SEEN}"));
         let seen = format!("{epoch} {renewal} {}", self.id);
         let text = std::fs::read_to_string(&path).unwrap_or_default();
         // A line that is only half there is no time.
         if let Some((before, at)) = text.rsplit_once(' ')
             && before == seen
             && let Some(Ok(at)) = at.strip_suffix('\n').map(str::parse::<i64>)
-            && at <= now
+            && at <= since
         {
             return at;
         }
-        drop(std::fs::write(&path, format!("{seen} {now}\n")));
-        now
+        if text.is_empty() {
+            self.forget_old();
+        }
+        drop(std::fs::write(&path, format!("{seen} {since}\n")));
+        since
+    }
+
+    /// Removes what was seen of leases that nobody has renewed for long, or looked at.
+    fn forget_old(&self) {
+        for path in std::fs::read_dir(&self.dir).into_iter().flatten().flatten().map(|entry| entry.path()) {
+            let is_old = || {
+                let modified = path.metadata().and_then(|about| about.modified()).ok()?;
+                Some(SystemTime::now().duration_since(modified).ok()? >= FORGOTTEN_AFTER)
+            };
+            if path.extension().is_some_and(|extension| extension == SEEN) && is_old() == Some(true) {
+                drop(std::fs::remove_file(path));
+            }
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! programs that do not know it need not be refused.
 
 use std::collections::{BTreeSet, HashMap};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,6 +18,7 @@ use thread::store::RecordedWorker;
 
 use crate::connection::Connection;
 use crate::json::to_json;
+use crate::known::Known;
 use crate::link::{Link, Locks, Session, lock_key, text};
 use crate::location::Target;
 use crate::migrate;
@@ -25,6 +26,9 @@ use crate::migrate;
 /// How often a worker renews its row, and how soon it tries again if that fails.
 const RENEW_EVERY: Duration = Duration::from_secs(60);
 const TRY_EVERY: Duration = Duration::from_secs(10);
+
+/// How long a renewal waits for others.
+const BUSY_LIMIT: Duration = Duration::from_secs(1);
 
 /// How long to wait until its row is removed when it ends.
 const LEAVING: Duration = Duration::from_secs(2);
@@ -66,9 +70,27 @@ pub fn record(link: &mut Link, of_all: bool) -> Result<()> {
         }
         own.threads.as_ref().map(|threads| threads.iter().copied().collect())
     };
-    let done = write(link, threads.as_deref());
+    update(link, &base, threads.as_deref())
+}
+
+/// Renews what this process has recorded in a schema, if that is due. What fails is tried again later.
+pub fn renew(target: &Target) {
+    let Ok(base) = target.base_of("") else { return };
+    let due = {
+        let all = recorded();
+        let own = all.as_ref().and_then(|all| all.get(&base)).filter(|own| own.due <= Instant::now());
+        own.map(|own| (own.target.clone(), own.threads.as_ref().map(|all| all.iter().copied().collect())))
+    };
+    let Some((target, threads)): Option<(Target, Option<Vec<i64>>)> = due else { return };
+    let prefix = migrate::prefix(&target.schema);
+    let mut link = Link::new(target, None, prefix, (0, Known::default()), BUSY_LIMIT);
+    drop(update(&mut link, &base, threads.as_deref()));
+}
+
+fn update(link: &mut Link, base: &Path, threads: Option<&[i64]>) -> Result<()> {
+    let done = write(link, threads);
     let mut all = recorded();
-    let Some(own) = all.as_mut().and_then(|all| all.get_mut(&base)) else { return done };
+    let Some(own) = all.as_mut().and_then(|all| all.get_mut(base)) else { return done };
     own.due = Instant::now() + if done.is_ok() { RENEW_EVERY } else { TRY_EVERY };
     let had_failed = std::mem::replace(&mut own.has_failed, done.is_err());
     if had_failed { Ok(()) } else { done }

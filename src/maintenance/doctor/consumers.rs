@@ -130,7 +130,9 @@ fn report_unattended(doctor: &mut Doctor<'_>, queue: &mut Queue, left: &BTreeSet
                 Some(Dispatched::Broken(e) | Dispatched::Failed(e)) => Err(e),
                 Some(Dispatched::Started) => Ok("it was started"),
                 Some(Dispatched::LeftToBackground) => Ok("a background process starts it"),
-                Some(Dispatched::LockHeld) => Ok("it has been started in the meantime"),
+                Some(Dispatched::LockHeld | Dispatched::HeldElsewhere) => {
+                    Ok("it has been started in the meantime")
+                }
                 Some(Dispatched::LeftToOthers) => Ok("it is left to other machines for now"),
                 Some(Dispatched::Waits(_)) => Ok("its wait is attended to again"),
                 Some(Dispatched::Idle | Dispatched::Queued) | None => Ok("nothing is due any more"),

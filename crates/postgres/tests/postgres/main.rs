@@ -1,6 +1,7 @@
 //! Threads in PostgreSQL, with a real server. Without one installed, these tests are skipped.
 
 mod agent;
+mod changes;
 mod clocks;
 mod connect;
 mod connections;

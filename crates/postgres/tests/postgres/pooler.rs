@@ -83,9 +83,10 @@ fn behind_a_pooler_nothing_is_lost_and_the_lack_of_listen_is_detected() {
     let (mut one, mut other) = (Machine::new(&location), Machine::new(&location));
     one.ok(&["init", &location]);
     other.start_worker(&["--lease", "4s"]);
-    // The connection that listens is given up, because its own notice does not come; another is kept for the next look.
-    wait_until("the worker to listen", || pooler.clients(server, "pooled") >= 2);
-    wait_until("the worker to give that up", || pooler.clients(server, "pooled") == 1);
+    // The connection that listens is given up, because its own notice does not come. One asks for changes, and another is
+    // kept for the next look.
+    wait_until("the worker to listen", || pooler.clients(server, "pooled") >= 3);
+    wait_until("the worker to give that up", || pooler.clients(server, "pooled") == 2);
     let handler = "mkdir busy || echo overlap >>out; cat >>out; rmdir busy";
     one.ok(&["subscribe", "bot", handler, "--deliver", "stdin"]);
     one.start_worker(&["--lease", "4s"]);

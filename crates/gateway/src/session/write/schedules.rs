@@ -71,6 +71,7 @@ impl World {
                 open: |location, _| Ok(Box::new(STORES.lock().unwrap()[location].clone())),
                 init: |_| Ok(()),
                 threads: |_| None,
+                changes: |_| Vec::new(),
                 listen: |_| {},
                 leave: || {},
                 spare: || {},
