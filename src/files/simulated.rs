@@ -1,18 +1,26 @@
 //! What unit tests put in the place of the system on their own thread: its clocks, waits and processes. So supervisors
 //! and the timer run as they are, but any number of them within milliseconds, and again in the same way.
 //!
-//! The functions of the C library that tell the time and sleep are replaced in the program of the tests. Without a
-//! simulation they do what they always do.
+#[path = "../../crates/testkit/src/clock.rs"]
+mod clock;
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{OnceCell, RefCell};
 use std::fs::File;
+use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use libc::{c_int, clockid_t, timespec};
+use rustix::process::Signal;
 
+use super::Files;
+use super::stamp::Stamp;
+use super::watch::Notice;
+use crate::error::Result;
+use crate::model::location::Location;
 use crate::model::run::ProcessId;
+use crate::store::Store;
 
 /// What a handler is started with.
 pub enum Given {
@@ -30,32 +38,89 @@ pub trait System {
     fn sleep(&self, time: Duration);
 
     /// A handler is started, with a copy of a lock. Returns its pid.
-    fn handler(&self, given: Given, lock: File) -> i32;
+    fn handler(&self, _given: Given, _lock: File) -> i32 {
+        panic!("a handler is started")
+    }
 
     /// A handler is to end, and is killed after a time.
-    fn ends(&self, handler: i32, signal: i32, kill_after: Duration);
+    fn ends(&self, _handler: i32, _signal: i32, _kill_after: Duration) {}
 
-    /// A process is started in the background, with a copy of a lock. Returns its pid.
-    fn process(&self, subcommand: &str, lock: File) -> u32;
+    /// A process is started in the background, for the thread with its files here, with a copy of a lock. Returns its
+    /// pid.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be started.
+    fn process(&self, subcommand: &str, args: &[&str], path: &Path, lock: File) -> io::Result<u32>;
 
     /// The process that does this.
     fn own(&self) -> ProcessId;
 
     fn is_alive(&self, process: &ProcessId) -> bool;
+
+    /// The process that has this pid, if the test stands for it.
+    fn process_of(&self, _pid: u32) -> Option<ProcessId> {
+        None
+    }
+
+    /// The processes in the background below this one.
+    fn background(&self) -> Vec<ProcessId> {
+        Vec::new()
+    }
+
+    /// A process in the background gets a signal.
+    fn signal(&self, _process: &ProcessId, _signal: Signal) {}
+
+    /// The files of a thread, if the test has them open.
+    fn files(&self, _location: &Location) -> Option<Files> {
+        None
+    }
+
+    /// The store of a thread in a directory, if the test stands for it.
+    fn store(&self, _location: &Location) -> Option<Result<Box<dyn Store>>> {
+        None
+    }
+
+    /// The stamp of a thread, if the test stands for it: `None` if that thread is gone.
+    fn stamp(&self, _path: &Path) -> Option<Option<Stamp>> {
+        None
+    }
+
+    /// A file is watched, if the test stands for it: `None` if there are no notices for it.
+    fn watch(&self, _path: &Path, _name: &str) -> Option<Option<i32>> {
+        None
+    }
+
+    /// A file is not watched any more.
+    fn unwatch(&self, _watch: i32) {}
+
+    /// Takes the notices of files that the test stands for.
+    fn take_notices(&self) -> Option<Vec<Notice>> {
+        None
+    }
+
+    /// A file is touched. Returns whether the test stands for it.
+    fn touch(&self, _path: &Path, _name: &Path) -> bool {
+        false
+    }
 }
 
 thread_local! {
     static SYSTEM: RefCell<Option<Rc<dyn System>>> = const { RefCell::new(None) };
-    /// The monotonic clock and the time of day, in nanoseconds.
-    static CLOCKS: Cell<Option<(u64, u64)>> = const { Cell::new(None) };
     static NOTICES: OnceCell<Option<OwnedFd>> = const { OnceCell::new() };
 }
 
 /// Simulates the system on this thread, or does not any more.
 pub fn simulate(system: Option<Rc<dyn System>>) {
     if system.is_none() {
-        CLOCKS.set(None);
+        clock::set_clocks(None);
     }
+    let sleeps: fn(Duration) = |time| {
+        if let Some(system) = self::system() {
+            system.sleep(time);
+        }
+    };
+    clock::set_sleep(system.is_some().then_some(sleeps));
     SYSTEM.replace(system);
 }
 
@@ -65,7 +130,7 @@ pub fn system() -> Option<Rc<dyn System>> {
 }
 
 pub fn set_clocks(monotonic: u64, time_of_day: u64) {
-    CLOCKS.set(Some((monotonic, time_of_day)));
+    clock::set_clocks(Some((monotonic, time_of_day)));
 }
 
 /// The one queue of notices of this thread, if there can be one: to end one takes the kernel long.
@@ -77,47 +142,4 @@ pub fn notices() -> Option<OwnedFd> {
         let open = || init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok();
         notices.get_or_init(open).as_ref()?.try_clone().ok()
     })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn clock_gettime(clock: clockid_t, time: *mut timespec) -> c_int {
-    let simulated = CLOCKS.get().and_then(|(monotonic, time_of_day)| match clock {
-        libc::CLOCK_MONOTONIC => Some(monotonic),
-        libc::CLOCK_REALTIME => Some(time_of_day),
-        _ => None,
-    });
-    let Some(now) = simulated else {
-        // SAFETY: the system call that the C library makes.
-        return unsafe { libc::syscall(libc::SYS_clock_gettime, clock, time) as c_int };
-    };
-    let (tv_sec, tv_nsec) = ((now / 1_000_000_000).cast_signed(), (now % 1_000_000_000) as i64);
-    // SAFETY: as the caller of the C library's function guarantees.
-    unsafe { time.write(timespec { tv_sec, tv_nsec }) };
-    0
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn nanosleep(time: *const timespec, left: *mut timespec) -> c_int {
-    // SAFETY: as the caller of the C library's function guarantees.
-    let failed = unsafe { clock_nanosleep(libc::CLOCK_REALTIME, 0, time, left) };
-    if failed == 0 { 0 } else { -1 }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn clock_nanosleep(
-    clock: clockid_t,
-    flags: c_int,
-    time: *const timespec,
-    left: *mut timespec,
-) -> c_int {
-    // SAFETY: as the caller of the C library's function guarantees; otherwise the system call that it makes.
-    unsafe {
-        let Some(system) = system().filter(|_| flags == 0) else {
-            let failed = libc::syscall(libc::SYS_clock_nanosleep, clock, flags, time, left);
-            return if failed == 0 { 0 } else { *libc::__errno_location() };
-        };
-        let time = time.read();
-        system.sleep(Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32));
-        0
-    }
 }

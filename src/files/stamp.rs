@@ -29,6 +29,10 @@ pub struct Stamp {
 impl Stamp {
     /// The stamp of the thread whose files are in `path`; `None` if it is gone.
     pub fn of(location: &Location, path: &Path) -> Option<Stamp> {
+        #[cfg(all(test, target_os = "linux"))]
+        if let Some(stamp) = super::simulated::system().and_then(|system| system.stamp(path)) {
+            return stamp;
+        }
         if !location.backend().has_database_file {
             let base = rustix::fs::stat(path).ok()?;
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -39,6 +43,12 @@ impl Stamp {
         let touched = rustix::fs::lstat(path.join(COMMIT)).map_or(Duration::ZERO, |file| modified(&file));
         let wal = (wal.st_ino, wal.st_size, modified(&wal));
         Some(Stamp { home: identity(&db), wal, touched })
+    }
+
+    /// That of a thread whose database and WAL a test stands for: the size and time of the WAL, and when it was touched.
+    #[cfg(all(test, target_os = "linux"))]
+    pub(crate) fn simulated(home: (u64, u64), wal: (i64, Duration), touched: Duration) -> Stamp {
+        Stamp { home, wal: (home.1, wal.0, wal.1), touched }
     }
 
     /// When the WAL was changed last, since 1970.

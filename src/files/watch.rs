@@ -168,12 +168,20 @@ impl Watcher {
     pub fn add(&self, files: &Files, name: &str) -> Option<i32> {
         use rustix::fs::inotify::{WatchFlags, add_watch};
 
+        #[cfg(all(test, target_os = "linux"))]
+        if let Some(watch) = super::simulated::system().and_then(|system| system.watch(files.path(), name)) {
+            return watch;
+        }
         let notices = self.notices.as_ref()?;
         let file = files.open_watched(name).ok()?;
         add_watch(notices, super::path_of_open(&file), WatchFlags::ATTRIB | WatchFlags::MODIFY).ok()
     }
 
     pub fn remove(&self, watch: i32) {
+        #[cfg(all(test, target_os = "linux"))]
+        if let Some(system) = super::simulated::system() {
+            system.unwatch(watch);
+        }
         if let Some(notices) = &self.notices {
             // Fails if the file is gone, which ended the watch.
             rustix::fs::inotify::remove_watch(notices, watch).ok();
@@ -184,6 +192,10 @@ impl Watcher {
     pub fn take(&self) -> Vec<Notice> {
         use rustix::fs::inotify::{ReadFlags, Reader};
 
+        #[cfg(all(test, target_os = "linux"))]
+        if let Some(taken) = super::simulated::system().and_then(|system| system.take_notices()) {
+            return taken;
+        }
         let mut taken = Vec::new();
         let Some(notices) = &self.notices else { return taken };
         let mut room = [std::mem::MaybeUninit::<u8>::uninit(); 4096];

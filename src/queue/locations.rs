@@ -71,6 +71,10 @@ fn scheme_of(location: &Location) -> Result<Option<Scheme>> {
 ///
 /// [`Error::NotAThread`], [`Error::UnknownScheme`]; those of the file system.
 pub fn files_of(location: &Location) -> Result<Files> {
+    #[cfg(all(test, target_os = "linux"))]
+    if let Some(files) = crate::files::simulated::system().and_then(|system| system.files(location)) {
+        return Ok(files);
+    }
     match scheme_of(location)? {
         None => Files::open(Path::new(location.as_os_str())),
         Some(scheme) => Files::at_base(location, &(scheme.base)(location)?),
@@ -113,6 +117,10 @@ pub fn spare() {
 
 pub(super) fn open(location: &Location, busy_limit: Duration) -> Result<(Files, Box<dyn Store>)> {
     let files = files_of(location)?;
+    #[cfg(all(test, target_os = "linux"))]
+    if let Some(store) = crate::files::simulated::system().and_then(|system| system.store(location)) {
+        return Ok((files, store?));
+    }
     if let Some(scheme) = scheme_of(location)? {
         return Ok((files, (scheme.open)(location, busy_limit)?));
     }

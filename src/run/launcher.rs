@@ -150,8 +150,9 @@ impl Launcher {
     ) -> Result<u32> {
         #[cfg(all(test, target_os = "linux"))]
         if let Some(system) = files::simulated::system() {
-            let lock = lock.file().try_clone().map_err(|source| Error::Spawn { what, source })?;
-            return Ok(system.process(subcommand, lock));
+            let copy = lock.file().try_clone();
+            let started = copy.and_then(|lock| system.process(subcommand, args, files.path(), lock));
+            return started.map_err(|source| Error::Spawn { what, source });
         }
         let mut command = Command::new(&self.program);
         command.arg0("thread").arg(subcommand).arg("--thread").arg(files.location().as_os_str()).args(args);

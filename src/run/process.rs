@@ -51,6 +51,10 @@ impl ProcessId {
 
     /// The process that has the pid now; `None` if there is none.
     pub fn of(pid: u32) -> Option<ProcessId> {
+        #[cfg(all(test, target_os = "linux"))]
+        if let Some(process) = crate::files::simulated::system().and_then(|system| system.process_of(pid)) {
+            return Some(process);
+        }
         Some(ProcessId::with_start(pid, start_time(pid)?))
     }
 
@@ -84,6 +88,11 @@ impl ProcessId {
     ///
     /// The process is gone, or its pid was reused.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        #[cfg(all(test, target_os = "linux"))]
+        if let Some(system) = crate::files::simulated::system() {
+            system.signal(self, signal);
+            return Ok(());
+        }
         let gone = || io::Error::from(io::ErrorKind::NotFound);
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
         // The descriptor keeps referring to the process that is checked, even if its pid is reused before
@@ -236,6 +245,10 @@ pub fn was_given(pid: u32, variables: &[Vec<u8>]) -> bool {
 /// The descendants of this process that run one of these subcommands of `thread`. Empty on systems without
 /// `/proc`.
 pub fn background_below(commands: &[&str]) -> Vec<ProcessId> {
+    #[cfg(all(test, target_os = "linux"))]
+    if let Some(system) = crate::files::simulated::system() {
+        return system.background();
+    }
     let own = std::process::id();
     // Its identity is taken before its command line is read: if the pid is reused in between, the identity is that
     // of the old process, so the new one is not signalled.

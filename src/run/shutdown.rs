@@ -6,8 +6,9 @@
 use std::cell::Cell;
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Counts the shutdown requests received so far.
 #[derive(Debug)]
@@ -36,6 +37,16 @@ impl Shutdown {
             self.requests.set(self.requests.get().saturating_add(read as u32));
         }
         self.requests.get()
+    }
+
+    /// Waits for the next request, for at most `timeout`.
+    pub(super) fn wait(&self, timeout: Duration) {
+        #[cfg(all(test, target_os = "linux"))]
+        if let Some(system) = crate::files::simulated::system() {
+            return system.wait(timeout);
+        }
+        // If a signal interrupts it, the wait is merely shorter.
+        poll(&mut [self.poll_fd()], Timespec::try_from(timeout).ok().as_ref()).ok();
     }
 
     /// Becomes readable with the next request.

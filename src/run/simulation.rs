@@ -10,12 +10,14 @@
 #[path = "../../crates/testkit/src/store/memory.rs"]
 mod memory;
 #[path = "../../crates/testkit/src/store/shared.rs"]
+#[expect(dead_code, reason = "no store fails here")]
 mod shared;
 
 mod handlers;
 mod others;
 mod rules;
 mod state;
+mod worker;
 mod world;
 
 use thread_testkit::schedules;

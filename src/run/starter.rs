@@ -196,7 +196,7 @@ impl<'a> Starter<'a> {
             let next_check = Instant::now() + CHECK_EVERY;
             while Instant::now() < next_check {
                 let until = self.look_at_due(None).map_or(next_check, |next| next.min(next_check));
-                std::thread::sleep(until.saturating_duration_since(Instant::now()));
+                pause(until.saturating_duration_since(Instant::now()));
             }
         }
     }
@@ -240,8 +240,9 @@ impl<'a> Starter<'a> {
         let settled = seen.filter(|stamp| !stamp.is_fresh());
         if seen.is_none() || (thread.watch.is_some() && !thread.path.join(COMMIT).exists()) {
             // The thread is gone or is being removed; opening the database now would create new files that
-            // make the removal fail. The next check finds out.
-            thread.due = None;
+            // make the removal fail. The next check finds out; if the thread has come back by then as it was,
+            // what was due now still is.
+            (thread.due, thread.seen) = (None, None);
             return;
         }
         let (keeper, is_asked_for) = (&mut thread.keeper, thread.is_asked_for);
@@ -495,6 +496,14 @@ impl<'a> Starter<'a> {
     }
 }
 
+fn pause(time: Duration) {
+    #[cfg(all(test, target_os = "linux"))]
+    if let Some(system) = crate::files::simulated::system() {
+        return system.wait(time);
+    }
+    std::thread::sleep(time);
+}
+
 /// Takes the place of the thread's timer while something waits, unless that is there.
 fn attend_to_waits(thread: &mut Followed, location: &Location) {
     if !thread.waits {
@@ -520,4 +529,30 @@ fn some_lock_was_released(location: &Location, thread: &Followed) -> bool {
         }
         _ => false,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::WakeBy;
+
+    #[test]
+    fn a_thread_that_was_away_when_it_was_due_is_looked_at_once_it_is_back() {
+        let root = tempfile::tempdir().unwrap();
+        let (dir, away) = (root.path().join("inbox"), root.path().join("away"));
+        Queue::init(&dir).unwrap();
+        let location = Location::from(&dir);
+        let scope = Scope { threads: vec![location.clone()], roots: Vec::new() };
+        let launcher = Launcher { program: "/nowhere".into(), waking: WakeBy::Nobody };
+        let mut tell = |_: News<'_>| {};
+        let mut starter = Starter::new(&scope, &launcher, &mut tell).unwrap();
+        // A wait is over, and nothing has changed.
+        let thread = starter.threads.get_mut(&location).unwrap();
+        (thread.seen, thread.due) = (Stamp::of(&location, &dir), Some(Instant::now()));
+        std::fs::rename(&dir, &away).unwrap();
+        starter.look_at_due(None);
+        std::fs::rename(&away, &dir).unwrap();
+        starter.check(false);
+        assert!(starter.threads[&location].due.is_some());
+    }
 }

@@ -8,7 +8,6 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use rustix::event::{Timespec, poll};
 use rustix::process::Signal;
 
 use super::dispatch::Slots;
@@ -161,6 +160,6 @@ fn end_background(shutdown: &Shutdown, grace: Duration) {
                 signalled.push(process);
             }
         }
-        poll(&mut [shutdown.poll_fd()], Timespec::try_from(ENDING_STEP).ok().as_ref()).ok();
+        shutdown.wait(ENDING_STEP);
     }
 }

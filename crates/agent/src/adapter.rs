@@ -14,6 +14,8 @@ mod options;
 mod output;
 mod permission;
 mod process;
+#[cfg(all(test, target_os = "linux"))]
+mod simulation;
 mod spending;
 mod steering;
 mod turns;
@@ -270,6 +272,10 @@ impl Adapter {
                 self.note(&Record::of(event), is_pending)?;
             }
             self.seen = selection.after;
+            #[cfg(all(test, target_os = "linux"))]
+            if let Some(system) = crate::simulated::system() {
+                system.has_read(self.seen);
+            }
             if remaining == Remaining::None {
                 break;
             }
@@ -361,11 +367,25 @@ impl Adapter {
     /// Waits for the next event in the channel, at most until the deadline.
     fn wait(&mut self, until: Instant) {
         let began = Instant::now();
-        let next = self.receive.recv_timeout(until.saturating_duration_since(began)).ok();
+        let next = self.receive(until.saturating_duration_since(began));
         if let Some(running) = self.running.as_mut().filter(|running| running.exited.is_some()) {
             running.waited += began.elapsed();
         }
         self.drain(next);
+    }
+
+    fn receive(&self, timeout: Duration) -> Option<LoopEvent> {
+        #[cfg(all(test, target_os = "linux"))]
+        if let Some(system) = crate::simulated::system() {
+            let next = self.receive.try_recv();
+            return next
+                .or_else(|_| {
+                    system.wait(timeout);
+                    self.receive.try_recv()
+                })
+                .ok();
+        }
+        self.receive.recv_timeout(timeout).ok()
     }
 
     /// Handles `next` and up to a channel's worth of further events, so that they are stored together.
@@ -426,6 +446,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 /// the state of the files. Pauses between looks at it double from [`LOOK_EVERY`]: hundreds of idle adapters together
 /// would be busy with them.
 fn watch(queue: &Queue, send: SyncSender<LoopEvent>) {
+    #[cfg(all(test, target_os = "linux"))]
+    if crate::simulated::system().is_some() {
+        return;
+    }
     let (watcher, files) = (queue.watcher(), queue.files().clone());
     std::thread::spawn(move || {
         let (mut seen, mut backoff) = (None, ExponentialBackoff::new(LOOK_EVERY, LONGEST_PAUSE));

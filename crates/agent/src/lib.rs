@@ -23,6 +23,8 @@ pub mod program;
 pub mod protocol;
 pub mod seat;
 pub mod settings;
+#[cfg(all(test, target_os = "linux"))]
+mod simulated;
 mod slots;
 pub mod store;
 pub mod sub_agent;

@@ -90,12 +90,22 @@ impl Mark {
     ///
     /// Some still exist after [`KILL_TIMEOUT`]: they belong to another user, or are stuck in the kernel.
     pub fn kill(&self) -> Result<(), String> {
+        #[cfg(all(test, target_os = "linux"))]
+        if let Some(system) = crate::simulated::system() {
+            let below = self.supervisor.as_ref().map(|_| &self.spared);
+            system.kill(&self.variables, &self.sessions, below);
+            return Ok(());
+        }
         kill_until_gone(|| self.processes().into_iter().filter_map(ProcessId::of).collect())
     }
 }
 
 /// Returns the nearest ancestor that is a supervisor; without one, this process itself.
 pub fn own_supervisor() -> ProcessId {
+    #[cfg(all(test, target_os = "linux"))]
+    if crate::simulated::system().is_some() {
+        return ProcessId { pid: 1, start: 0, boot: String::new(), namespace: 0 };
+    }
     let supervises = |pid: &u32| runs_as(*pid, &[SUPERVISE]);
     let found = ancestors(std::process::id()).into_iter().find(supervises);
     found.and_then(ProcessId::of).unwrap_or_else(ProcessId::own)
@@ -124,6 +134,10 @@ pub fn supervisors_of(location: &Location, consumer: &str) -> Vec<ProcessId> {
 /// handler's command line is not ours to kill), and the background processes of `thread` that a push starts
 /// for other consumers.
 pub fn descendants(supervisor: &ProcessId) -> BTreeSet<u32> {
+    #[cfg(all(test, target_os = "linux"))]
+    if let Some(system) = crate::simulated::system() {
+        return system.alive();
+    }
     let all: Vec<Process> = process::all().collect();
     let own = std::process::id();
     let line = ancestors(own);

@@ -67,6 +67,16 @@ impl Program {
         events: SyncSender<M>,
         message: fn(u64, ProgramEvent) -> M,
     ) -> std::io::Result<Program> {
+        #[cfg(all(test, target_os = "linux"))]
+        if let Some(system) = crate::simulated::system() {
+            let (send, receive) = channel();
+            let keeps = input.is_none();
+            let report = move |event| events.try_send(message(number, event)).is_ok();
+            let (pid, pipe) = system.start(&command, keeps.then_some(receive), Box::new(report))?;
+            let stdout = Arc::new(Stdout { pipe, reading: Mutex::new(()) });
+            let stdin = keeps.then_some(send);
+            return Ok(Program { pid, number, stdin, stdout, logged: Arc::default() });
+        }
         spawn::detached(&mut command, None);
         command.stdin(input.map_or_else(Stdio::piped, Stdio::from));
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
@@ -102,6 +112,10 @@ impl Program {
 
     /// Whether everything that it has printed so far is in the adapter's channel.
     pub fn is_read(&self) -> bool {
+        #[cfg(all(test, target_os = "linux"))]
+        if let Some(system) = crate::simulated::system() {
+            return system.is_read(self.pid);
+        }
         let reading = self.stdout.reading.try_lock();
         !matches!(reading, Err(TryLockError::WouldBlock)) && ioctl_fionread(&self.stdout.pipe) == Ok(0)
     }
@@ -113,6 +127,10 @@ impl Program {
 
     /// Signals its process group; no error if the group is already gone.
     pub fn signal(&self, signal: Signal) {
+        #[cfg(all(test, target_os = "linux"))]
+        if let Some(system) = crate::simulated::system() {
+            return system.signal(self.pid, signal);
+        }
         rustix::process::kill_process_group(self.pid, signal).ok();
         // A stopped process handles signals only once it is continued.
         rustix::process::kill_process_group(self.pid, Signal::CONT).ok();

@@ -9,6 +9,7 @@ use super::handlers::{Handler, Says};
 use super::state::{MILLISECOND, Role, SECOND, State};
 use super::world::World;
 use crate::model::run::{BAD_EVENT, Deliver, Exit, Options, Phase};
+use crate::store::Store;
 
 /// What is known without asking the store.
 #[derive(Debug, Default)]
@@ -115,7 +116,7 @@ impl State {
 impl World {
     /// A handler is given these events.
     pub fn are_given(self: &Rc<Self>, pid: i32, ids: &[i64]) {
-        let (row, ledger) = (self.row(), self.queue().store.ledger(&self.consumer).unwrap());
+        let (row, ledger) = (self.row(), self.store().ledger(&self.consumer).unwrap());
         // The cursor was set since it was decided to give them.
         let is_void = row.state.start_rewinds != row.rewinds;
         let mut state = self.state.borrow_mut();
@@ -162,10 +163,10 @@ impl World {
 
     /// What is stored is what handlers have said, and no more.
     pub fn check(self: &Rc<Self>) {
-        let mut queue = self.queue();
-        let ledger = queue.store.ledger(&self.consumer).unwrap();
-        let letters = queue.store.dead_letters(Some(&self.consumer)).unwrap();
-        let newest = queue.store.newest().unwrap();
+        let mut store = self.store();
+        let ledger = store.ledger(&self.consumer).unwrap();
+        let letters = store.dead_letters(Some(&self.consumer)).unwrap();
+        let newest = store.newest().unwrap();
         let mut state = self.state.borrow_mut();
         let max_attempts = i64::from(state.options.max_attempts);
         let rules = &mut state.rules;
@@ -192,14 +193,14 @@ impl World {
         if !is_supervisor || timeout < 100 * MILLISECOND {
             return;
         }
-        let (row, mut queue) = (self.row(), self.queue());
-        let ledger = queue.store.ledger(&self.consumer).unwrap();
+        let (row, mut store) = (self.row(), self.store());
+        let ledger = store.ledger(&self.consumer).unwrap();
         let waits = ledger.waits().values().any(|wait| !wait.is_over(Utc::now()));
         let is_held = row.state.paused || row.state.stop.is_some() || row.dead_to_retry > 0;
         if row.state.phase != Phase::Running || is_held || waits {
             return;
         }
-        let newest = queue.store.newest().unwrap();
+        let newest = store.newest().unwrap();
         let left: Vec<i64> = (1..=newest).filter(|id| ledger.finished_upto(*id).is_none()).collect();
         assert!(
             left.is_empty(),
@@ -211,9 +212,9 @@ impl World {
     /// At the end.
     pub fn nothing_is_left(self: &Rc<Self>) {
         self.check();
-        let (row, mut queue) = (self.row(), self.queue());
-        let ledger = queue.store.ledger(&self.consumer).unwrap();
-        let newest = queue.store.newest().unwrap();
+        let (row, mut store) = (self.row(), self.store());
+        let ledger = store.ledger(&self.consumer).unwrap();
+        let newest = store.newest().unwrap();
         let left: Vec<i64> = (1..=newest).filter(|id| ledger.finished_upto(*id).is_none()).collect();
         assert!(left.is_empty(), "{left:?} are left, and nobody attends to them");
         assert_eq!(row.dead_to_retry, 0, "dead letters are left that were to be tried again");

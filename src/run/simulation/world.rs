@@ -3,9 +3,10 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io;
 use std::os::fd::IntoRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Mutex, Once};
 use std::time::Duration;
@@ -16,6 +17,7 @@ use super::handlers::Handler;
 use super::shared::SharedStore;
 use super::state::{MICROSECOND, MILLISECOND, Role, SECOND, State};
 use crate::error::Result;
+use crate::files::Files;
 use crate::files::simulated::{Given, System, set_clocks, simulate};
 use crate::model::location::Location;
 use crate::model::run::ProcessId;
@@ -25,6 +27,7 @@ use crate::queue::locations::{Scheme, add};
 use crate::run::launcher::{LEASE, SUPERVISE, TIMER};
 use crate::run::shutdown::Shutdown;
 use crate::run::{Launcher, WakeBy, supervisor, timer};
+use crate::store::Store;
 
 /// So often a process may wait in a schedule, and so long may the calm part of it be.
 const MOST_WAITS: u32 = 20_000;
@@ -38,6 +41,7 @@ pub struct Killed;
 pub struct World {
     _dir: TempDir,
     location: Location,
+    files: Files,
     pub consumer: ConsumerId,
     pub launcher: Launcher,
     pub state: RefCell<State>,
@@ -89,6 +93,7 @@ impl World {
         let dir = tempfile::tempdir_in(place).unwrap();
         let location = Location::from(PathBuf::from(format!("simulated://{}", dir.path().display())));
         let world = Rc::new(World {
+            files: Files::at_base(&location, dir.path()).unwrap(),
             location,
             consumer: ConsumerId::new("c").unwrap(),
             launcher: Launcher { program: "/nowhere".into(), waking: WakeBy::Dispatch },
@@ -107,7 +112,7 @@ impl World {
     /// Prints what has happened in the last schedule.
     fn print(&self) {
         self.state.borrow_mut().is_busy = true;
-        let (row, ledger) = (self.row(), self.queue().store.ledger(&self.consumer));
+        let (row, ledger) = (self.row(), self.store().ledger(&self.consumer));
         let state = self.state.borrow();
         state.log.iter().for_each(|line| eprintln!("{line}"));
         eprintln!("seed {}: {:?}\n{:?}\n{row:?}\n{ledger:?}", self.seed.get(), state.may, state.options);
@@ -117,8 +122,13 @@ impl World {
         Queue::open(self.location.clone()).unwrap()
     }
 
+    /// The store, for those who only look at it.
+    pub fn store(&self) -> SharedStore {
+        STORES.lock().unwrap()[&self.location].clone()
+    }
+
     pub fn row(&self) -> Subscription {
-        self.queue().store.subscription(&self.consumer).unwrap().unwrap()
+        self.store().subscription(&self.consumer).unwrap().unwrap()
     }
 
     /// One schedule, from its beginning to its end.
@@ -344,14 +354,18 @@ impl System for World {
         }
     }
 
-    fn process(&self, subcommand: &str, lock: File) -> u32 {
+    fn process(&self, subcommand: &str, _: &[&str], _: &Path, lock: File) -> io::Result<u32> {
         let mut state = self.state.borrow_mut();
         match subcommand {
             SUPERVISE => state.supervisor = Some(lock),
             TIMER => state.timer = Some(lock),
             _ => panic!("{subcommand} is started"),
         }
-        1
+        Ok(1)
+    }
+
+    fn files(&self, _: &Location) -> Option<Files> {
+        Some(self.files.clone())
     }
 
     fn own(&self) -> ProcessId {

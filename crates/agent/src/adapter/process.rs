@@ -53,6 +53,15 @@ impl Adapter {
 
     /// Reaps all children that have exited: the program, and supervisors started to wake consumers.
     pub(super) fn reap(&mut self) {
+        #[cfg(all(test, target_os = "linux"))]
+        if let Some(system) = crate::simulated::system() {
+            while let Some((pid, code)) = system.reap() {
+                if let Some(running) = self.running.as_mut().filter(|running| running.program.pid == pid) {
+                    running.exited = Some(code);
+                }
+            }
+            return;
+        }
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
             if let Some(running) = self.running.as_mut().filter(|running| running.program.pid == pid) {
                 running.exited = Some(code_of(status));
@@ -78,7 +87,7 @@ impl Adapter {
                 killed_at = now + KILL_TIMEOUT;
             }
             // The program may be blocked writing to a full channel.
-            drop(self.receive.recv_timeout(Duration::from_millis(10)));
+            drop(self.receive(Duration::from_millis(10)));
             self.reap();
         }
         self.drop_exited();

@@ -28,12 +28,19 @@ pub struct SharedStore {
     store: Arc<Mutex<MemoryStore>>,
     /// Called before each operation, with its name.
     before: fn(&'static str),
+    /// What an operation fails with, though it was done.
+    after: fn(&'static str) -> Result<()>,
 }
 
 impl SharedStore {
     /// An empty store. `before` is called before each operation, with its name.
     pub fn new(before: fn(&'static str)) -> SharedStore {
-        SharedStore { store: Arc::default(), before }
+        SharedStore { store: Arc::default(), before, after: |_| Ok(()) }
+    }
+
+    /// Calls `after` after each operation that was done, with its name: an error is that of the operation.
+    pub fn failing(self, after: fn(&'static str) -> Result<()>) -> SharedStore {
+        SharedStore { after, ..self }
     }
 }
 
@@ -42,7 +49,8 @@ macro_rules! delegate {
         impl Store for SharedStore {
             $(fn $name(&mut self, $($argument: $kind),*) -> $result {
                 (self.before)(stringify!($name));
-                self.store.lock().unwrap().$name($($argument),*)
+                let done = self.store.lock().unwrap().$name($($argument),*)?;
+                (self.after)(stringify!($name)).map(|()| done)
             })*
         }
     };

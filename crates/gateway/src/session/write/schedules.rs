@@ -13,7 +13,7 @@ use thread::queue::locations::{Scheme, add};
 use thread::run::WakeBy;
 use thread::{After, Event};
 use thread_agent::store::push_once;
-use thread_conversation::runs::{Next, Runs};
+use thread_conversation::runs::{Next, Noted, Runs};
 use thread_conversation::{Answer, Choice, Permission, Run};
 use thread_testkit::store::SharedStore;
 use thread_testkit::{Dice, schedules};
@@ -56,6 +56,15 @@ struct World {
     launcher: Launcher,
     session: SessionId,
     requests: Vec<Request>,
+    /// Always there, but while it is used.
+    queue: Option<Queue>,
+    /// What is known from the events up to `seen`: how often each message and ending is there.
+    seen: i64,
+    runs: Runs,
+    messages: BTreeMap<Option<String>, u32>,
+    endings: BTreeMap<i64, u32>,
+    /// The agent moves its cursor.
+    acknowledges: bool,
 }
 
 impl World {
@@ -84,18 +93,28 @@ impl World {
             launcher: Launcher { program: "/nowhere".into(), waking: WakeBy::Nobody },
             session: SessionId::random(),
             requests: Vec::new(),
+            queue: None,
+            seen: 0,
+            runs: Runs::default(),
+            messages: BTreeMap::new(),
+            endings: BTreeMap::new(),
+            acknowledges: false,
         }
     }
 
-    fn queue(&self) -> Queue {
-        Queue::open(self.location.clone()).unwrap()
+    /// Uses the thread.
+    fn with<T>(&mut self, work: impl FnOnce(&mut World, &mut Queue) -> T) -> T {
+        let mut queue = self.queue.take().unwrap();
+        let done = catch_unwind(AssertUnwindSafe(|| work(self, &mut queue)));
+        self.queue = Some(queue);
+        done.unwrap_or_else(|how| resume_unwind(how))
     }
 
     /// Lets a process do something, which may be killed while it does. `None` if it was.
     fn process<T>(&mut self, work: impl FnOnce(&World, &mut Queue) -> T) -> Option<T> {
         let after = self.dice.below(30);
         KILLED_AFTER.set(self.dice.one_in(2).then_some(after));
-        let done = catch_unwind(AssertUnwindSafe(|| work(self, &mut self.queue())));
+        let done = catch_unwind(AssertUnwindSafe(|| self.with(|world, queue| work(world, queue))));
         KILLED_AFTER.set(None);
         match done {
             Ok(done) => Some(done),
@@ -117,7 +136,12 @@ impl World {
             from: None,
             replace: false,
         };
-        self.queue().subscribe(&new).unwrap();
+        let mut queue = Queue::open(self.location.clone()).unwrap();
+        queue.subscribe(&new).unwrap();
+        self.queue = Some(queue);
+        (self.seen, self.runs, self.acknowledges) = (0, Runs::default(), self.dice.one_in(2));
+        self.messages.clear();
+        self.endings.clear();
         for _ in 0..5 + self.dice.below(30) {
             match self.dice.below(10) {
                 0..3 => self.asks(),
@@ -171,16 +195,16 @@ impl World {
         let accepted = self.process(|world, queue| world.writer(queue, &author).message(&sent).unwrap());
         let Some(Accepted { event, run_id, position, .. }) = accepted else { return };
         // It is told nothing that is not stored, and the same each time.
-        let stored = self.queue().event(event).unwrap().expect("what is told is stored");
+        self.catch_up();
+        let stored = self.with(|_, queue| queue.event(event)).unwrap().expect("what is told is stored");
         assert_eq!(
             (&*stored.source, Some(&run_id)),
             (&*author.source(self.session), Record::of(stored.clone()).run_id.as_ref())
         );
-        assert_eq!(position, open_runs(&mut self.queue()).unwrap().1.position(event));
+        assert_eq!(position, self.runs.position(event));
         let told = self.requests[at].told.replace((event, run_id.clone()));
         assert!(told.is_none_or(|told| told == (event, run_id)), "it is told something else");
-        let mut queue = self.queue();
-        let refused = self.writer(&mut queue, &author).message(&other);
+        let refused = self.with(|world, queue| world.writer(queue, &author).message(&other));
         assert!(matches!(refused, Err(RequestError::KeyConflict(_))), "the key was given to another message");
     }
 
@@ -194,8 +218,31 @@ impl World {
         }
     }
 
-    fn runs(&self) -> Runs {
-        open_runs(&mut self.queue()).unwrap().1
+    /// Reads what was stored since the last time.
+    fn catch_up(&mut self) {
+        self.with(|world, queue| {
+            for event in queue.read(After(world.seen), None).unwrap() {
+                let id = event.id;
+                let record = Record::of(event);
+                let is_ending = keys::is_ending(queue, id, &record.entry).unwrap();
+                world.runs.note(Noted { record: &record, is_pending: true, is_ending });
+                world.seen = id;
+                match &record.entry {
+                    Entry::Message(_) => *world.messages.entry(record.run_id.clone()).or_default() += 1,
+                    entry => {
+                        if let Some(of) = entry.ends() {
+                            *world.endings.entry(of).or_default() += 1;
+                        }
+                    }
+                }
+            }
+            if world.acknowledges
+                && let Some(upto) = world.runs.acknowledge()
+            {
+                queue.acknowledge(&consumer(), upto).unwrap();
+                world.runs.acknowledged(upto);
+            }
+        });
     }
 
     fn anybody() -> Author {
@@ -211,28 +258,29 @@ impl World {
                 let record = Record::of(event.clone());
                 matches!(record.entry, Entry::Cancel { .. }) && record.run_id.as_ref() == Some(&run_id)
             };
-            assert!(self.events().iter().any(is_it), "the request to end {run_id} is not stored");
+            let events = self.with(|_, queue| queue.read(After(0), None)).unwrap();
+            assert!(events.iter().any(is_it), "the request to end {run_id} is not stored");
         }
     }
 
     /// A client answers what the agent has asked. Only the first answer is taken.
     fn permits(&mut self) {
-        let runs = self.runs();
-        let Some(asked) = runs.iter().flat_map(|run| &run.open_permissions).next() else { return };
+        self.catch_up();
+        let Some(asked) = self.runs.iter().flat_map(|run| &run.open_permissions).next() else { return };
         let (author, id) = (World::anybody(), asked.request_id.clone());
         let answer = |world: &World, queue: &mut Queue| world.writer(queue, &author).permission(&id, "yes");
         match self.process(answer) {
             Some(done) => done.unwrap(),
             None => return,
         }
-        let mut queue = self.queue();
-        let again = answer(self, &mut queue);
+        let again = self.with(|world, queue| answer(world, queue));
         assert!(matches!(again, Err(RequestError::UnknownPermission(_))), "{id} was answered twice");
     }
 
     /// The agent does what is next, and is perhaps killed.
     fn agent(&mut self) {
-        let (runs, asks, ends) = (self.runs(), self.dice.one_in(2), self.dice.one_in(2));
+        self.catch_up();
+        let (runs, asks, ends) = (self.runs.clone(), self.dice.one_in(2), self.dice.one_in(2));
         let (Next::Run(id) | Next::End(id, _) | Next::GiveUp(id)) = runs.next(3) else { return };
         let Some(open) = runs.get(id) else { return };
         let attempt = Run { attempt: open.run.attempt.max(1), ..open.run.clone() };
@@ -256,25 +304,11 @@ impl World {
         }
     }
 
-    fn events(&self) -> Vec<Event> {
-        self.queue().read(After(0), None).unwrap()
-    }
-
     /// Each message is there once, those of a client that waits for its answers in their order, and each run has one
     /// ending at most.
-    fn check(&self) {
-        let (mut messages, mut endings) = (BTreeMap::new(), BTreeMap::new());
-        for event in self.events() {
-            let record = Record::of(event);
-            match &record.entry {
-                Entry::Message(_) => *messages.entry(record.run_id.clone()).or_insert(0) += 1,
-                entry => {
-                    if let Some(of) = entry.ends() {
-                        *endings.entry(of).or_insert(0) += 1;
-                    }
-                }
-            }
-        }
+    fn check(&mut self) {
+        self.catch_up();
+        let (messages, endings) = (&self.messages, &self.endings);
         assert!(messages.values().all(|count| *count == 1), "a message is stored twice: {messages:?}");
         assert!(endings.values().all(|count| *count == 1), "a run has two endings: {endings:?}");
         assert!(messages.len() <= self.requests.len());

@@ -1,6 +1,7 @@
 //! Random runs, translated for clients that lose their connections at any event, and continue runs that wait for them.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 use thread::NewEvent;
@@ -17,6 +18,14 @@ use super::*;
 const WEB: &str = "external:web:main:dm:default:ada";
 const CALLS: [&str; 3] = ["a", "b", "c"];
 const REQUESTS: [&str; 2] = ["p", "q"];
+
+/// Prints what happens, if one schedule is repeated.
+fn say(what: impl FnOnce() -> String) {
+    static SAYS: LazyLock<bool> = LazyLock::new(|| std::env::var_os("THREAD_SEED").is_some());
+    if *SAYS {
+        eprintln!("{}", what());
+    }
+}
 
 /// A thread with the run of its first message.
 struct Session {
@@ -57,6 +66,7 @@ impl Session {
 
     fn store(&mut self, event: &NewEvent<'_>) {
         let id = self.newest() + 1;
+        say(|| format!("event {id}: {:?} {} {:?}", event.subtype, event.content, event.metadata));
         self.events.push(SessionEvent::stored(id, event));
     }
 
@@ -86,6 +96,11 @@ impl Session {
 
     fn call(&mut self) -> String {
         (*self.dice.pick(&CALLS)).to_owned()
+    }
+
+    /// The id of a request for permission. Another attempt has others.
+    fn request(&mut self) -> String {
+        format!("{}{}", self.dice.pick(&REQUESTS), self.run.attempt)
     }
 
     /// The agent, or somebody else, stores something.
@@ -119,7 +134,7 @@ impl Session {
                 run.client_tool_result("web", &result, ClientInput::default())
             }
             17 => run.permission(&Permission {
-                request_id: (*self.dice.pick(&REQUESTS)).to_owned(),
+                request_id: self.request(),
                 title: "may it?".into(),
                 call_id: self.dice.one_in(2).then(|| "a".to_owned()),
                 choices: vec![Choice { id: "yes".into(), name: "Yes".into(), kind: "allow_once".into() }],
@@ -127,8 +142,7 @@ impl Session {
             }),
             18 => {
                 let choice = *self.dice.pick(&["yes", "perhaps", ""]);
-                let request = *self.dice.pick(&REQUESTS);
-                permission_answer(WEB, request, choice).unwrap()
+                permission_answer(WEB, &self.request(), choice).unwrap()
             }
             19 => run.status(Status::Thinking),
             20 => match self.dice.below(4) {
@@ -208,6 +222,9 @@ impl Follower {
         self.fed += 1;
         let (output, run) = self.translator.feed(event);
         if self.fed > self.after {
+            say(|| {
+                format!("  the client takes {:?}", output.iter().map(Value::to_string).collect::<Vec<_>>())
+            });
             output.iter().for_each(|event| self.client.take(event));
             assert_eq!(self.client.is_over, run == Run::Ended, "the stream ends with its last event");
             self.got.insert(self.fed, output);
@@ -221,6 +238,7 @@ impl Follower {
 
     /// It has lost its connection, perhaps with what was sent last, and resumes after what it has.
     fn reconnects(&mut self, session: &Session, version: Version, after: i64) {
+        say(|| format!("  the client reconnects after event {after}"));
         if let Some(known) = self.known.get(&after) {
             self.client = known.clone();
         }
