@@ -253,7 +253,7 @@ impl Window {
                 continue;
             }
             let key = open.key.as_ref()?;
-            let holder = self.first_of(key).filter(|first| first < id)?;
+            let holder = self.first_of(key)?;
             if !self.ledger.claims().contains_key(&holder) && !self.ledger.waits().contains_key(&holder) {
                 return None;
             }

@@ -66,9 +66,6 @@ impl Window {
     /// All of these ids are finished, but those that others have.
     fn finish_around(&mut self, first: i64, last: i64, theirs: &BTreeSet<i64>) {
         let mut first = first;
-        if first > last {
-            return;
-        }
         for &id in theirs.range(first..=last) {
             if first < id {
                 self.change(LedgerChange::Finish { first, last: id - 1 });
@@ -84,7 +81,7 @@ impl Window {
     pub fn without_known_key(&self) -> Vec<i64> {
         let is_unknown = |(id, open): &(&i64, &Open)| {
             let is_past = open.is_extra || **id <= self.reached;
-            open.is_given && open.key.is_none() && is_past && self.ledger.claims().contains_key(id)
+            open.key.is_none() && is_past && self.ledger.claims().contains_key(id)
         };
         self.open.iter().filter(is_unknown).map(|(id, _)| *id).collect()
     }

@@ -431,3 +431,385 @@ fn those_that_sleep_do_not_count_as_unfinished() {
     assert!(!window.is_far_ahead());
     assert_eq!(window.turn(now), Turn::Next);
 }
+
+fn key(name: &str) -> Option<Key> {
+    Some(name.into())
+}
+
+fn keyed(deliver: Deliver, ahead: u64) -> Options {
+    let key = Some(String::new());
+    Options { deliver, batch_size: 1, concurrency: Some(9), key, ahead, ..Options::default() }
+}
+
+fn claimed() -> Claim {
+    Claim { place: 1, ..Claim::default() }
+}
+
+fn ids(window: &Window) -> Vec<i64> {
+    window.unanswered().collect()
+}
+
+#[test]
+fn what_a_handler_left_unanswered_is_given_one_at_a_time() {
+    let options = Options { deliver: Deliver::Ndjson, batch_size: 3, ..Options::default() };
+    let mut window = Window::new(Ledger::default(), &options, 0);
+    for id in [2, 4] {
+        assert!(window.found(id, None));
+    }
+    assert_eq!((window.most_each(), window.is_alone(2)), (3, false));
+    window.ended(&[2, 4]);
+    window.ended(&[2]);
+    window.ended(&[]);
+    assert_eq!((window.single_upto(), window.most_each()), (4, 1));
+    assert!(window.is_alone(2) && window.is_alone(4) && !window.is_alone(5));
+    window.finish(2);
+    assert_eq!(window.most_each(), 1);
+    // Also by whoever comes later, until all of them are past.
+    let mut later = Window::new(window.ledger().clone(), &options, 4);
+    assert_eq!(later.most_each(), 1);
+    assert!(later.found(4, None));
+    assert_eq!(later.most_each(), 1);
+    for window in [&mut window, &mut later] {
+        window.finish(4);
+        assert_eq!(window.most_each(), 3);
+    }
+}
+
+#[test]
+fn an_event_that_has_failed_is_given_alone_and_one_that_was_put_off_is_not() {
+    for (attempts, deferred, is_alone) in [(1, 0, true), (1, 2, true), (0, 0, true), (0, 1, false)] {
+        let wait = EventWait { attempts, deferred, ..EventWait::default() };
+        let window = Window::new(Ledger::new(0, [], [(3, wait)], []), &keyed(Deliver::Stdin, 9), 0);
+        assert_eq!((window.is_alone(3), window.is_alone(4)), (is_alone, false), "{attempts} {deferred}");
+        assert_eq!((window.tried(3), window.tried(4)), ((attempts, deferred), (0, 0)));
+        assert!(window.was_given(3) && !window.was_given(4));
+    }
+}
+
+#[test]
+fn options_that_were_changed_count_at_once() {
+    let options = |batch_size, ahead| Options { batch_size, ahead, ..keyed(Deliver::Ndjson, 0) };
+    let mut window = Window::new(Ledger::default(), &options(2, 2), 0);
+    assert!(window.found(1, None) && window.found(2, None));
+    assert_eq!((window.most_each(), window.turn(Time::UNIX_EPOCH)), (2, Turn::Full));
+    window.adjust(&options(5, 3));
+    assert_eq!((window.most_each(), window.turn(Time::UNIX_EPOCH)), (5, Turn::Next));
+    // In order, there is one at a time.
+    window.adjust(&Options { deliver: Deliver::Ndjson, batch_size: 1, ahead: 9, ..Options::default() });
+    assert_eq!(window.turn(Time::UNIX_EPOCH), Turn::Full);
+}
+
+#[test]
+fn the_next_of_a_key_waits_until_the_end_of_the_one_before_is_stored_if_the_handler_is_kept() {
+    let now = Time::UNIX_EPOCH;
+    for (deliver, is_kept) in [(Deliver::Ndjson, true), (Deliver::Stdin, false)] {
+        let mut window = Window::new(Ledger::default(), &keyed(deliver, 9), 0);
+        assert!(window.found(1, key("a")) && !window.found(2, key("a")) && window.found(3, key("b")));
+        assert!(!window.found(4, key("a")));
+        assert_eq!((window.waiting(), window.given(), ids(&window)), (2, 2, vec![1, 3]));
+        window.finish(3);
+        // Nobody waits for that key.
+        assert!(!window.is_held_up());
+        window.finish(1);
+        assert_eq!(window.is_held_up(), is_kept);
+        assert_eq!(window.turn(now), if is_kept { Turn::Next } else { Turn::Again(2) });
+        // One that is found by then waits for it too.
+        assert_eq!(window.found(5, key("b")), !is_kept);
+        window.stored();
+        assert!(!window.is_held_up() && window.changes().is_empty());
+        assert_eq!(window.turn(now), Turn::Again(2));
+        window.give_again(2);
+        assert_eq!(window.turn(now), if is_kept { Turn::Again(5) } else { Turn::Next });
+    }
+}
+
+#[test]
+fn the_wait_that_ends_first_is_known_and_holds_back_its_key_only() {
+    let (now, later) = (Time::UNIX_EPOCH, |seconds| Time::UNIX_EPOCH + Duration::from_secs(seconds));
+    let wait = |seconds| EventWait { attempts: 1, since: now, until: later(seconds), ..EventWait::default() };
+    let mut window = Window::new(Ledger::default(), &keyed(Deliver::Stdin, 9), 0);
+    assert_eq!(window.next_end(), None);
+    for (id, seconds) in [(1, 20), (2, 10)] {
+        assert!(window.found(id, key(&id.to_string())));
+        window.wait(id, wait(seconds));
+    }
+    assert!(!window.found(3, key("1")));
+    assert_eq!((window.next_end(), window.turn(now)), (Some(later(10)), Turn::Next));
+    assert_eq!(window.turn(later(10)), Turn::Again(2));
+    window.give_again(2);
+    window.give_again(2);
+    assert_eq!((window.next_end(), window.given()), (Some(later(20)), 1));
+    window.give_back(2);
+    window.give_back(2);
+    // As if it had never been given.
+    assert_eq!((window.next_end(), window.given(), window.waiting()), (Some(later(10)), 0, 3));
+    window.finish(1);
+    window.finish(2);
+    assert_eq!(window.turn(now), Turn::Again(3));
+}
+
+#[test]
+fn a_dead_letter_that_is_tried_once_more_has_its_key_for_itself() {
+    let now = Time::UNIX_EPOCH;
+    let ledger = Ledger::new(4, [], [], []);
+    let mut window = Window::new(ledger, &keyed(Deliver::Ndjson, 9), 0);
+    assert!(window.found(5, key("a")) && window.found(6, key("b")));
+    window.give_back(6);
+    // One that is not finished, and one whose key a handler has.
+    assert!(!window.take(7, key("c")) && !window.take(1, key("a")));
+    assert!(window.take(2, key("b")) && !window.take(2, None) && window.take(3, key("c")));
+    assert_eq!((window.given(), ids(&window)), (3, vec![2, 3, 5]));
+    // The one that was free is held back, and so is one that is found by then.
+    assert_eq!((window.found(7, key("c")), window.turn(now)), (false, Turn::Next));
+    window.claim(2, Claim { is_dead_letter: true, ..claimed() });
+    window.drop_taken(2);
+    window.drop_taken(2);
+    assert_eq!(window.given(), 2);
+    assert!(window.ledger().claims().is_empty());
+    assert!(!window.take(2, key("b")), "that it is over is not stored");
+    window.stored();
+    assert_eq!(window.turn(now), Turn::Again(6));
+    window.finish(5);
+    assert!(!window.take(1, key("a")), "that the other is over is not stored");
+    window.stored();
+    assert!(window.take(1, key("a")));
+}
+
+#[test]
+fn what_is_held_back_is_noted_with_the_event_that_does_so() {
+    let wait = EventWait { until: Time::UNIX_EPOCH + Duration::from_secs(9), ..EventWait::default() };
+    let ledger = Ledger::new(0, [], [(2, wait)], [(1, claimed())]);
+    let mut window = Window::new(ledger, &keyed(Deliver::Stdin, 99), 0);
+    assert_eq!(window.without_known_key(), Vec::<i64>::new(), "nothing after it was looked at");
+    window.set_key(1, key("a"));
+    for (id, name) in [(1, "a"), (2, "b"), (3, "a"), (4, "b"), (5, "a")] {
+        assert!(!window.found(id, key(name)));
+    }
+    let held = |window: &Window| {
+        let (by, count) = window.held()?;
+        Some((by.into_iter().map(|(key, id)| (key.to_string(), id)).collect::<Vec<_>>(), count))
+    };
+    let both = vec![("a".to_owned(), 1), ("b".to_owned(), 2)];
+    assert_eq!(held(&window), Some((both, 3)));
+    assert_eq!(["a", "b", "c"].map(|key| window.first_of(key)), [Some(1), Some(2), None]);
+    // An event that a handler has without a claim holds back the next, but not for others.
+    assert!(window.found(6, key("c")));
+    assert!(held(&window).is_some());
+    assert!(!window.found(7, key("c")));
+    assert_eq!(held(&window), None);
+    window.claim(6, claimed());
+    assert_eq!(held(&window).map(|(_, count)| count), Some(4));
+    // It is free, and not held back.
+    window.give_back(6);
+    assert_eq!(held(&window), None);
+    assert_eq!(window.ledger().claims().keys().collect::<Vec<_>>(), [&1]);
+}
+
+#[test]
+fn events_that_are_held_back_are_passed_over_and_those_that_wait_among_them_are_not() {
+    let wait = EventWait { until: Time::UNIX_EPOCH, ..EventWait::default() };
+    let waits = [(5, wait.clone()), (7, wait.clone()), (8, wait)];
+    let ledger = Ledger::new(0, [], waits, [(1, claimed())]);
+    let mut window = Window::new(ledger, &keyed(Deliver::Stdin, 6), 0);
+    window.set_key(1, key("a"));
+    assert!(window.may_pass(4) && !window.may_pass(5));
+    for (id, name) in [(1, "a"), (5, "a"), (7, "b"), (8, "b")] {
+        window.waits(id, key(name));
+    }
+    window.pass(9, 1);
+    assert_eq!((window.reached(), window.given(), window.waiting()), (9, 1, 3));
+    // The others are held back.
+    assert_eq!(window.turn(Time::UNIX_EPOCH), Turn::Again(7));
+    window.give_again(7);
+    assert_eq!(window.turn(Time::UNIX_EPOCH), Turn::Next);
+    window.pass(3, 2);
+    assert_eq!((window.reached(), window.turn(Time::UNIX_EPOCH)), (9, Turn::Full));
+    // The finished ones are those alone.
+    window.finish(7);
+    assert_eq!(window.ledger().finished().collect::<Vec<_>>(), [(7, 7)]);
+}
+
+#[test]
+fn the_keys_of_claims_are_asked_for_once_events_after_them_were_looked_at() {
+    let dead = Claim { is_dead_letter: true, ..claimed() };
+    let ledger = Ledger::new(3, [], [], [(2, dead), (5, claimed()), (7, claimed())]);
+    let mut window = Window::new(ledger, &keyed(Deliver::Stdin, 9), 0);
+    assert_eq!((window.without_known_key(), window.given()), (vec![2], 3));
+    window.pass(5, 0);
+    assert_eq!(window.without_known_key(), [2, 5]);
+    window.set_key(2, key("a"));
+    assert_eq!(window.without_known_key(), [5]);
+    window.set_key(6, key("b"));
+    assert_eq!(window.first_of("b"), None, "nobody has it");
+    window.wait(5, EventWait::default());
+    assert_eq!(window.without_known_key(), Vec::<i64>::new());
+    assert!(!window.found(6, key("a")), "the dead letter has its key");
+    // One is known once it is found, and then finishes with the gap before it.
+    assert!(!window.found(7, key("b")) && !window.found(8, key("b")));
+    window.finish(7);
+    assert_eq!(window.turn(Time::UNIX_EPOCH), Turn::Again(8));
+    assert_eq!(window.ledger().finished().collect::<Vec<_>>(), [(7, 7)]);
+    let mut window = Window::new(Ledger::new(3, [], [], [(5, claimed())]), &keyed(Deliver::Stdin, 9), 0);
+    assert!(!window.found(5, key("a")) && !window.found(6, key("a")));
+    window.finish(5);
+    assert_eq!((window.ledger().cursor(), window.turn(Time::UNIX_EPOCH)), (5, Turn::Again(6)));
+}
+
+#[test]
+fn what_others_have_stored_is_taken_over() {
+    let options = keyed(Deliver::Stdin, 9);
+    let wait = |attempts| EventWait { attempts, until: Time::UNIX_EPOCH, ..EventWait::default() };
+    let before = Ledger::new(0, [(9, 9)], [(2, wait(1))], [(1, claimed()), (2, claimed()), (3, claimed())]);
+    let mut window = Window::new(before, &options, 0);
+    for id in 1..=5 {
+        window.found(id, None);
+    }
+    window.finish(5);
+    // The server has lost the claims, and what was finished. One event waits since, by hand; another is finished.
+    let stored = Ledger::new(0, [(3, 3)], [(2, wait(2))], []);
+    window.reload(stored);
+    assert_eq!(window.ledger().claims().keys().collect::<Vec<_>>(), [&1]);
+    assert_eq!(window.ledger().finished().collect::<Vec<_>>(), [(3, 3), (5, 5), (9, 9)]);
+    assert_eq!((ids(&window), window.given()), (vec![1, 2, 4], 3));
+    // What had been finished up to the cursor is not forgotten either.
+    window.finish(1);
+    window.reload(Ledger::default());
+    assert_eq!(window.ledger().cursor(), 1);
+}
+
+#[test]
+fn an_event_that_is_adopted_is_given() {
+    let mut window = Window::new(Ledger::default(), &keyed(Deliver::Stdin, 9), 0);
+    window.adopt(7);
+    window.adopt(7);
+    assert_eq!((window.given(), ids(&window)), (1, vec![7]));
+    window.give_back(7);
+    window.adopt(7);
+    assert_eq!(window.given(), 1);
+    window.finish(7);
+    assert_eq!(window.changes(), [LedgerChange::Finish { first: 7, last: 7 }]);
+}
+
+#[test]
+fn an_event_finishes_with_the_gap_before_it() {
+    let mut window = Window::new(Ledger::new(0, [(6, 8)], [], []), &keyed(Deliver::Ndjson, 9), 0);
+    assert!(window.found(3, None) && window.found(5, None));
+    window.finish(5);
+    // One that is finished goes on up to the next.
+    assert!(!window.found(7, None) && !window.found(8, None));
+    assert_eq!(window.reached(), 8);
+    assert!(window.found(11, None));
+    window.finish(11);
+    assert_eq!(window.ledger().finished().collect::<Vec<_>>(), [(4, 11)]);
+    window.finish(3);
+    assert_eq!((window.ledger().cursor(), window.given()), (11, 0));
+    window.wait(3, EventWait::default());
+    assert!(window.ledger().is_plain());
+}
+
+#[test]
+fn in_order_an_event_that_waits_is_waited_for() {
+    let (now, until) = (Time::UNIX_EPOCH, Time::UNIX_EPOCH + Duration::from_secs(9));
+    let options = Options { deliver: Deliver::Ndjson, batch_size: 1, ahead: 9, ..Options::default() };
+    let wait = EventWait { attempts: 1, since: now, until, ..EventWait::default() };
+    let ledger = Ledger::new(0, [], [(2, wait.clone())], []);
+    let mut window = Window::new(ledger, &options, 0);
+    assert_eq!(window.turn(now), Turn::Next);
+    assert!(window.found(1, None));
+    assert_eq!(window.turn(now), Turn::Full);
+    window.claim(1, claimed());
+    window.wait(1, wait);
+    assert!(window.ledger().claims().is_empty());
+    assert_eq!((window.turn(now), window.turn(until)), (Turn::Wait(until), Turn::Again(1)));
+    window.give_again(1);
+    window.finish(1);
+    // One that waits from before.
+    assert!(!window.found(2, None));
+    assert_eq!((window.turn(now), window.turn(until)), (Turn::Wait(until), Turn::Again(2)));
+}
+
+#[test]
+fn of_two_claims_with_the_same_key_neither_is_given_once_more() {
+    let ledger = Ledger::new(0, [], [], [(1, claimed()), (2, claimed())]);
+    let mut window = Window::new(ledger, &keyed(Deliver::Stdin, 9), 0);
+    window.set_key(1, key("a"));
+    window.set_key(2, key("a"));
+    window.finish(1);
+    assert_eq!((window.turn(Time::UNIX_EPOCH), ids(&window)), (Turn::Next, vec![2]));
+}
+
+#[test]
+fn what_is_finished_does_not_wait_and_is_stored_as_few_ranges() {
+    let dead = Claim { is_dead_letter: true, ..claimed() };
+    let mut window = Window::new(Ledger::new(3, [], [], [(2, dead)]), &keyed(Deliver::Stdin, 9), 0);
+    window.reload(window.ledger().clone());
+    assert_eq!(ids(&window), [2]);
+    window.wait(2, EventWait::default());
+    assert_eq!((window.given(), window.waiting(), window.turn(Time::UNIX_EPOCH)), (0, 0, Turn::Next));
+    let mut window = Window::new(Ledger::default(), &keyed(Deliver::Stdin, 9), 0);
+    for id in 1..=6 {
+        assert!(window.found(id, None));
+    }
+    for id in [1, 2, 3, 5, 6] {
+        window.finish(id);
+    }
+    let range = |first, last| LedgerChange::Finish { first, last };
+    assert_eq!(window.changes(), [range(1, 3), range(5, 6)]);
+}
+
+#[test]
+fn what_is_stored_already_is_no_change_and_what_is_not_counts_further_on() {
+    let wait = |seconds: u64, asleep| {
+        let until = Time::UNIX_EPOCH + Duration::from_secs(seconds);
+        EventWait { attempts: 1, since: Time::UNIX_EPOCH, until, asleep, ..EventWait::default() }
+    };
+    let waits = [(2, wait(20, Asleep::No)), (7, wait(30, Asleep::Sleeps))];
+    let ledger = Ledger::new(1, [(4, 5), (9, 12)], waits, [(3, claimed())]);
+    let mut window = Window::new(ledger.clone(), &keyed(Deliver::Stdin, 3), 0);
+    for id in 2..=8 {
+        window.found(id, None);
+    }
+    window.give_back(6);
+    // 2, 3, 6 and 8; the other sleeps.
+    assert!(window.is_far_ahead());
+    window.finish(8);
+    window.stored();
+    let ledger = Ledger::new(1, [(4, 5), (8, 12)], ledger.waits().clone(), ledger.claims().clone());
+    window.reload(ledger.clone());
+    assert_eq!(window.changes(), []);
+    assert_eq!(window.ledger(), &ledger);
+    // What waits is what others have said by then; one of them is over, and another wakes up.
+    let waits = [(2, wait(40, Asleep::No)), (7, wait(10, Asleep::No))];
+    let later = Ledger::new(1, [(4, 6), (8, 10)], waits, [(3, claimed())]);
+    window.reload(later);
+    let range = |first, last| LedgerChange::Finish { first, last };
+    assert_eq!(window.changes(), [range(8, 12), range(6, 6)]);
+    assert_eq!(window.next_end(), Some(wait(10, Asleep::No).until));
+    assert!(window.is_far_ahead(), "2, 3 and 7");
+    window.stored();
+    window.finish(7);
+    window.wait(3, wait(50, Asleep::No));
+    window.reload(window.ledger().clone());
+    assert_eq!(window.next_end(), Some(wait(40, Asleep::No).until));
+    window.reload(Ledger::new(1, [(4, 6), (8, 12)], [(2, wait(40, Asleep::No))], [(3, claimed())]));
+    assert_eq!(window.ledger().waits().keys().collect::<Vec<_>>(), [&2, &3]);
+    assert_eq!((window.ledger().claims().len(), window.given()), (0, 0));
+}
+
+#[test]
+fn one_that_sleeps_is_counted_as_soon_as_it_is_given_and_forgotten_once_it_is_over() {
+    let sleeps = EventWait { asleep: Asleep::Sleeps, ..EventWait::default() };
+    let ledger = Ledger::new(0, [], [(3, sleeps.clone()), (5, sleeps)], [(1, claimed())]);
+    let mut window = Window::new(ledger, &keyed(Deliver::Stdin, 2), 0);
+    window.waits(3, None);
+    window.waits(5, None);
+    assert!(!window.is_far_ahead());
+    window.give_again(3);
+    assert!(window.is_far_ahead());
+    window.give_back(3);
+    assert!(!window.is_far_ahead());
+    window.finish(3);
+    assert!(!window.is_far_ahead());
+    window.pass(6, 1);
+    assert!(window.is_far_ahead());
+}

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use crate::model::ledger::{Claim, EventWait, Ledger, LedgerChange};
+use crate::model::ledger::{Asleep, Claim, EventWait, Ledger, LedgerChange};
 use crate::model::run::{Crew, Crews, Deliver, Options, allotment};
 use crate::model::time::Time;
 use crate::model::window::{Key, Turn, Window};
@@ -491,4 +491,149 @@ fn what_another_machine_has_claimed_is_not_finished() {
     window.share(ledger, &BTreeSet::new(), "a");
     assert_eq!((window.ledger().cursor(), window.ledger().finished().collect::<Vec<_>>()), (1, vec![(3, 3)]));
     assert!(window.has_given(2));
+}
+
+fn claim(machine: &str) -> Claim {
+    Claim { place: 1, machine: Some(machine.to_owned()), ..Claim::default() }
+}
+
+fn finished(window: &Window) -> Vec<(i64, i64)> {
+    window.ledger().finished().collect()
+}
+
+fn unanswered(window: &Window) -> Vec<i64> {
+    window.unanswered().collect()
+}
+
+#[test]
+fn what_was_decided_counts_but_for_events_that_another_machine_has_claimed_since() {
+    // One was at a handler of this machine whose supervisor was killed.
+    let orphan = (9, claim("a"));
+    let mut window = Window::new(Ledger::new(0, [], [], [orphan.clone()]), &options(9), 0);
+    for id in [2, 4, 6, 8] {
+        assert!(window.found(id, None));
+    }
+    assert!(!window.found(9, None) && window.found(10, None));
+    window.finish(4);
+    window.finish(8);
+    fail(&mut window, 6);
+    fail(&mut window, 9);
+    window.claim(10, claim("a"));
+    let theirs = [6, 8, 11].map(|id| (id, claim("b")));
+    window.share(Ledger::new(0, [], [], theirs.into_iter().chain([orphan])), &[2].into(), "a");
+    assert_eq!(finished(&window), [(3, 4), (7, 7)]);
+    assert_eq!(window.ledger().waits().keys().collect::<Vec<_>>(), [&9]);
+    assert_eq!(window.ledger().claims().keys().collect::<Vec<_>>(), [&6, &8, &11]);
+    assert_eq!((unanswered(&window), window.given()), (vec![2, 6, 8, 11], 4));
+    assert_eq!((window.turn(Time::UNIX_EPOCH), window.waiting()), (Turn::Again(10), 2));
+    // It was looked at up to here only.
+    assert_eq!((window.reached(), window.without_known_key()), (10, vec![6, 8]));
+    // What another machine has finished by then is finished with the gap before it, if that is known.
+    window.share(Ledger::new(0, [(2, 2), (11, 11)], [], []), &[].into(), "a");
+    assert_eq!((window.ledger().cursor(), finished(&window)), (4, vec![(7, 7), (11, 11)]));
+    assert_eq!((unanswered(&window), window.waiting()), (vec![], 4));
+}
+
+#[test]
+fn what_a_server_has_lost_is_finished_all_the_same_but_for_what_others_have() {
+    for (theirs, left) in [
+        (vec![], vec![]),
+        (vec![1, 4, 9], vec![(2, 3), (5, 5), (8, 8), (11, 12), (14, 14)]),
+        (vec![2, 8], vec![(3, 5), (9, 9), (11, 12), (14, 14)]),
+        (vec![6], vec![(8, 9), (11, 12), (14, 14)]),
+    ] {
+        let mut window = Window::new(Ledger::new(5, [(8, 9), (11, 12), (14, 14)], [], []), &options(9), 0);
+        let claims: Vec<_> = theirs.iter().map(|id| (*id, claim("b"))).collect();
+        window.share(Ledger::new(0, [(11, 11)], [], claims), &[].into(), "a");
+        let all: Vec<i64> = (1..17).filter(|id| window.ledger().finished_upto(*id).is_some()).collect();
+        let is_left = |id: &i64| ![6, 7, 10, 13, 15, 16].contains(id) && !theirs.contains(id);
+        assert_eq!(all, (1..17).filter(is_left).collect::<Vec<_>>(), "{theirs:?}");
+        let is_empty =
+            |change: &LedgerChange| matches!(change, LedgerChange::Finish { first, last } if last < first);
+        assert!(!window.changes().iter().any(is_empty));
+        // What is stored by then is no change.
+        let stored = window.ledger().clone();
+        window.stored();
+        window.share(stored, &[].into(), "a");
+        assert_eq!(window.changes(), []);
+        if !theirs.is_empty() {
+            assert_eq!(finished(&window), left, "{theirs:?}");
+        }
+    }
+}
+
+#[test]
+fn claims_of_this_machines_handlers_that_a_server_has_lost_are_made_once_more() {
+    let wait = |attempts| EventWait { attempts, ..EventWait::default() };
+    let claims = [1, 2, 3, 4].map(|id| (id, claim("a")));
+    let mut window = Window::new(Ledger::new(0, [], [(2, wait(1))], claims), &options(9), 0);
+    // Of two of them somebody has said by hand that they wait.
+    let stored = Ledger::new(0, [], [(2, wait(1)), (3, wait(1))], []);
+    window.share(stored, &[1, 2, 3].into(), "a");
+    assert_eq!(window.ledger().claims().keys().collect::<Vec<_>>(), [&1, &2]);
+    assert_eq!(window.changes().len(), 2);
+    // The last one is not at a handler, and nobody has it.
+    assert_eq!((unanswered(&window), window.turn(Time::UNIX_EPOCH)), (vec![1, 2, 3], Turn::Again(4)));
+    // Those that are stored are not changed.
+    let mut window = Window::new(window.ledger().clone(), &options(9), 0);
+    window.share(window.ledger().clone(), &[1, 2].into(), "a");
+    assert_eq!(window.changes(), []);
+}
+
+#[test]
+fn dead_letters_that_are_tried_once_more_are_those_at_handlers() {
+    let mut window = Window::new(Ledger::new(5, [(7, 9)], [], []), &options(9), 0);
+    assert!(window.found(6, Some("k".into())));
+    assert!(window.take(1, None) && window.take(2, None));
+    let dead = |id| (id, Claim { is_dead_letter: true, ..claim("b") });
+    window.share(Ledger::new(5, [(7, 9)], [], [dead(3), dead(8)]), &[1].into(), "a");
+    assert_eq!((unanswered(&window), window.turn(Time::UNIX_EPOCH)), (vec![1, 3, 8], Turn::Again(6)));
+    assert_eq!(window.without_known_key(), [3, 8]);
+    // One with the key of an event that is free holds that back, whichever is older.
+    for id in [3, 8] {
+        window.set_key(id, Some("k".into()));
+        window.arrange();
+        assert_eq!((window.turn(Time::UNIX_EPOCH), window.given()), (Turn::Next, 3));
+        window.share(Ledger::new(5, [(7, 9)], [], [dead(3), dead(8)]), &[1].into(), "a");
+        assert!(!window.without_known_key().contains(&id), "it is known further on");
+        window.share(Ledger::new(5, [(7, 9)], [], []), &[1].into(), "a");
+        assert_eq!((unanswered(&window), window.turn(Time::UNIX_EPOCH)), (vec![1], Turn::Again(6)));
+        window.share(Ledger::new(5, [(7, 9)], [], [dead(3), dead(8)]), &[1].into(), "a");
+    }
+}
+
+#[test]
+fn what_is_free_after_others_have_stored_something_is_what_it_is_without_them() {
+    let sleeps = EventWait { asleep: Asleep::Sleeps, until: Time::MAX_UTC, ..EventWait::default() };
+    let kept = Options { deliver: Deliver::Ndjson, ahead: 1, ..options(9) };
+    let found = || {
+        let mut window = Window::new(Ledger::default(), &kept, 0);
+        assert!(window.found(1, Some("k".into())) && !window.found(2, Some("k".into())));
+        window
+    };
+    let now = Time::UNIX_EPOCH;
+    let waits = || [(2, sleeps.clone())];
+    let mut window = found();
+    window.finish(1);
+    window.share(Ledger::new(0, [], waits(), []), &[].into(), "a");
+    assert!(!window.is_far_ahead(), "it sleeps");
+    window.share(Ledger::new(0, [], waits(), [(2, claim("b"))]), &[].into(), "a");
+    assert!(window.is_far_ahead(), "it is at a handler");
+    window.share(Ledger::new(0, [], waits(), []), &[].into(), "a");
+    window.share(Ledger::new(0, [(2, 2)], [], []), &[].into(), "a");
+    assert!(!window.is_far_ahead());
+    assert!(window.found(3, None) && window.is_far_ahead(), "it counts no more");
+    // Kept handlers get the next of a key once the end of the one before is stored,
+    let mut window = found();
+    window.finish(1);
+    window.share(Ledger::default(), &[].into(), "a");
+    assert_eq!(window.turn(now), Turn::Full);
+    window.stored();
+    assert_eq!(window.turn(now), Turn::Again(2));
+    // and of two that nobody has, the older one.
+    let mut window = found();
+    window.share(Ledger::default(), &[].into(), "a");
+    assert_eq!(window.turn(now), Turn::Again(1));
+    window.give_again(1);
+    assert_eq!(window.turn(now), Turn::Full);
 }
