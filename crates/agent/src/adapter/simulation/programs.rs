@@ -24,7 +24,9 @@ pub enum Kind {
 pub struct Job {
     pub id: i64,
     said: String,
+    /// Its calls without a result, and how many there were.
     calls: Vec<String>,
+    made: u32,
     /// A request for permission that has no answer.
     pub asked: Option<String>,
 }
@@ -50,7 +52,7 @@ pub struct Program {
     pub is_stubborn: bool,
     /// When it last printed something, or was given a message.
     pub last_output: u64,
-    calls: u32,
+    requests: u32,
 }
 
 impl Program {
@@ -79,7 +81,7 @@ impl Program {
             is_hanging: false,
             is_stubborn,
             last_output: 0,
-            calls: 0,
+            requests: 0,
         }
     }
 
@@ -115,10 +117,11 @@ impl Program {
         self.print(&line, dice, now);
     }
 
-    /// Reports what there is room for. Returns whether something was reported.
-    pub fn deliver(&mut self) -> bool {
+    /// Reports what there is room for, and so many things at the most. Returns whether something was reported.
+    pub fn deliver(&mut self, most: u64) -> bool {
         let mut delivered = false;
-        while let Some(event) = self.reports.pop_front() {
+        for _ in 0..most {
+            let Some(event) = self.reports.pop_front() else { break };
             let copy = match &event {
                 ProgramEvent::Output(bytes) => ProgramEvent::Output(bytes.clone()),
                 ProgramEvent::StdoutClosed => ProgramEvent::StdoutClosed,
@@ -181,7 +184,7 @@ impl State {
         let now = self.now;
         let program = &mut self.programs[at];
         program.last_output = now;
-        program.jobs.push_back(Job { id, said: String::new(), calls: Vec::new(), asked: None });
+        program.jobs.push_back(Job { id, said: String::new(), calls: Vec::new(), made: 0, asked: None });
     }
 
     fn has_job(&mut self, at: usize) -> Option<&mut Job> {
@@ -231,9 +234,10 @@ impl State {
             }
             (35..40, Kind::Ndjson | Kind::Talks) if !is_calm => program.says("h", "hm", dice, now),
             (40..46, Kind::Ndjson | Kind::Talks) if !is_calm => {
-                let call = format!("c{}", program.calls % 3);
-                program.calls += 1;
-                program.jobs[0].calls.push(call.clone());
+                // Each attempt counts from the beginning.
+                let call = format!("c{}", job.made);
+                job.made += 1;
+                job.calls.push(call.clone());
                 program.says("c", &call, dice, now);
             }
             (46..50, Kind::Ndjson | Kind::Talks) if !job.calls.is_empty() => {
@@ -241,8 +245,8 @@ impl State {
                 program.says("r", &call, dice, now);
             }
             (50..54, Kind::Talks) if !is_calm => {
-                let id = format!("p{}", program.calls);
-                program.calls += 1;
+                let id = format!("p{}", program.requests);
+                program.requests += 1;
                 program.jobs[0].asked = Some(id.clone());
                 program.says("a", &id, dice, now);
                 self.say(format_args!("program {pid} asks {id}"));
@@ -314,7 +318,13 @@ impl World {
                 }
                 for &id in &given {
                     program.last_output = now;
-                    program.jobs.push_back(Job { id, said: String::new(), calls: Vec::new(), asked: None });
+                    program.jobs.push_back(Job {
+                        id,
+                        said: String::new(),
+                        calls: Vec::new(),
+                        made: 0,
+                        asked: None,
+                    });
                 }
                 if is_closed && !program.is_stubborn {
                     state.ends_within(at, 500 * MILLISECOND, 0);
@@ -352,7 +362,9 @@ impl World {
         if state.programs[at].is_alive() && !state.programs[at].is_hanging {
             state.program_does(at);
         }
-        delivered |= state.programs[at].deliver();
+        // Its end may be known before all that it has printed.
+        let most = if state.dice.one_in(2) { 64 } else { 1 };
+        delivered |= state.programs[at].deliver(most);
         state.is_woken |= delivered;
         let is_full = !state.programs[at].reports.is_empty();
         let is_alive = state.programs[at].is_alive();

@@ -6,6 +6,9 @@ use serde_json::{Value, json};
 
 use super::super::writer::Version;
 
+/// The name of the tool that the client has.
+pub const OWN_TOOL: &str = "draw";
+
 /// What a client knows after each event.
 #[derive(Debug, Clone)]
 pub struct Client {
@@ -21,9 +24,11 @@ pub struct Client {
     /// The calls of this stream, and those of all streams, each with whether it has a result.
     calls: BTreeSet<String>,
     results: BTreeMap<String, bool>,
+    /// Those of the client's own tool.
+    own: BTreeSet<String>,
     /// The sub-agents that are at work, and those of this stream.
     at_work: BTreeSet<String>,
-    state: Value,
+    pub state: Value,
     /// All text, in one piece.
     pub text: String,
 }
@@ -39,6 +44,7 @@ impl Client {
             open_call: None,
             calls: BTreeSet::new(),
             results: BTreeMap::new(),
+            own: BTreeSet::new(),
             at_work: BTreeSet::new(),
             state: json!({}),
             text: String::new(),
@@ -106,12 +112,19 @@ impl Client {
                 assert!(is_between && self.open_call.is_none(), "{event}");
                 assert!(self.calls.insert(id.clone()), "called twice: {event}");
                 self.results.entry(id.clone()).or_default();
+                if text("toolCallName") == OWN_TOOL {
+                    self.own.insert(id.clone());
+                }
                 self.open_call = Some(id);
             }
             "TOOL_CALL_ARGS" => assert_eq!(self.open_call, Some(text("toolCallId")), "{event}"),
             "TOOL_CALL_END" => assert_eq!(self.open_call.take(), Some(text("toolCallId")), "{event}"),
             "TOOL_CALL_RESULT" => {
-                let has = self.results.get_mut(&text("toolCallId"));
+                let id = text("toolCallId");
+                // Calls of the client's own tools, and those of sub-agents, are not opened again by another stream.
+                let is_again = event["subagentRunId"].is_string() || self.own.contains(&id);
+                assert!(is_zero || is_again || self.calls.contains(&id), "not of this stream: {event}");
+                let has = self.results.get_mut(&id);
                 let has = has.unwrap_or_else(|| panic!("of an unknown call: {event}"));
                 assert!(!std::mem::replace(has, true), "a second result: {event}");
                 assert!(self.messages.insert(text("messageId") + "\0" + &text("toolCallId")), "{event}");
@@ -128,6 +141,8 @@ impl Client {
                 let patch: json_patch::Patch = serde_json::from_value(event["delta"].clone()).unwrap();
                 json_patch::patch(&mut self.state, &patch).unwrap();
             }
+            // What an attempt has said before is a message of its own.
+            "CUSTOM" if text("name") == "thread.attempt" => assert_eq!(self.open, None, "{event}"),
             "CUSTOM" => {}
             _ => panic!("unknown: {event}"),
         }

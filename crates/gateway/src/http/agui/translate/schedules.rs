@@ -12,7 +12,7 @@ use thread_conversation::{
 };
 use thread_testkit::{Dice, schedules};
 
-use super::protocol::Client;
+use super::protocol::{Client, OWN_TOOL};
 use super::*;
 
 const WEB: &str = "external:web:main:dm:default:ada";
@@ -80,7 +80,7 @@ impl Session {
     /// Whether a stream may stop at this event. A client that resumes after it counts as one that was stopped there.
     fn may_stop_at(&self, id: i64) -> bool {
         let record = &self.events[(id - 1) as usize].record;
-        record.for_client || matches!(record.entry, Entry::Permission(_))
+        record.for_client || matches!(record.entry, Entry::Permission(_) | Entry::Continued { .. })
     }
 
     fn pending(&self) -> PendingInput {
@@ -128,9 +128,9 @@ impl Session {
                 };
                 run.tool_result(&ToolResult::new(self.call(), "ls", outcome))
             }
-            15 => run.client_tool_call(&ToolCall::new(self.call(), "draw", json!({ "x": 1 }))),
+            15 => run.client_tool_call(&ToolCall::new(self.call(), OWN_TOOL, json!({ "x": 1 }))),
             16 => {
-                let result = ToolResult::new(self.call(), "draw", Ok(json!("drawn")));
+                let result = ToolResult::new(self.call(), OWN_TOOL, Ok(json!("drawn")));
                 run.client_tool_result("web", &result, ClientInput::default())
             }
             17 => run.permission(&Permission {
@@ -191,6 +191,27 @@ impl Session {
         self.store(&event);
     }
 
+    /// The state that the client and the agent share: that of the last attempt.
+    fn state(&self) -> Value {
+        let mut state = json!({});
+        let own = self.events.iter().filter(|event| event.large.is_none());
+        for record in own.map(|event| &event.record).filter(|record| record.run_id.as_deref() == Some("r")) {
+            match &record.entry {
+                Entry::RunStarted { .. } => state = json!({}),
+                Entry::State(new) => state = new.clone(),
+                Entry::StateDelta(delta) => {
+                    let mut changed = state.clone();
+                    let patch = serde_json::from_value::<json_patch::Patch>(delta.clone());
+                    if patch.is_ok_and(|patch| json_patch::patch(&mut changed, &patch).is_ok()) {
+                        state = changed;
+                    }
+                }
+                _ => {}
+            }
+        }
+        state
+    }
+
     fn end(&mut self) {
         let event = match self.dice.below(4) {
             0 => self.run.failed("no", &self.said),
@@ -228,6 +249,8 @@ impl Follower {
             output.iter().for_each(|event| self.client.take(event));
             assert_eq!(self.client.is_over, run == Run::Ended, "the stream ends with its last event");
             self.got.insert(self.fed, output);
+        } else {
+            assert_eq!(run, Run::GoesOn, "a stream ends before what its client has");
         }
         self.known.insert(self.fed, self.client.clone());
     }
@@ -284,6 +307,9 @@ fn schedule(seed: u64) {
         follower.take_next(&session);
     }
     assert!(follower.client.is_over, "a run is over, and its stream is not");
+    if follower.fed == session.newest() {
+        assert_eq!(follower.client.state, session.state(), "the client has another state");
+    }
     if let Some(Ending { outcome: How::Answered, text, .. }) =
         session.events.last().unwrap().record.entry.ending()
         && follower.fed == session.newest()
