@@ -577,6 +577,18 @@ fn a_run_ends_with_its_answer_or_why_there_is_none() {
     let said = Some("said".to_owned());
     assert_eq!(ending(&run().answer(&answer)), Some((Outcome::Answered, "yes".into(), None)));
     assert_eq!(ending(&run().failed("why", "said")), Some((Outcome::Failed, "why".into(), said)));
+    let cancelled = run().cancelled("why", "");
+    assert_eq!(ending(&cancelled), Some((Outcome::Cancelled, "why".into(), None)));
     assert_eq!(ending(&run().attempt_failed("why", None)), None);
     assert_eq!(ending(&run().started()), None);
+}
+
+#[test]
+fn only_the_agent_says_that_it_has_not_been_told_a_result() {
+    for (source, expected) in [(SELF, true), ("x", false)] {
+        let event = NewEvent::message(source, "hi").unwrap().with_metadata(r#"{"unreported":true}"#);
+        let record = record(&event.unwrap());
+        assert_eq!((record.unreported, record.metadata().len()), (expected, 1));
+    }
+    assert_eq!(read(&NewEvent::new("x", "record", Some("clear".into()), "").unwrap()).1, Entry::Clear);
 }

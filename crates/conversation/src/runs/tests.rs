@@ -649,6 +649,7 @@ fn a_run_that_the_agent_began_itself_is_under_way_and_given_up_without_another_a
 fn a_message_steers_the_run_under_way_until_it_has_begun_or_was_cancelled() {
     let mut talk = Talk::default();
     let first = talk.message(Priority::Next);
+    talk.message(Priority::Now);
     talk.begin(first);
     assert_eq!(talk.runs.steers(), None);
     let (steers, another) = (talk.message(Priority::Steer), talk.message(Priority::Steer));
@@ -674,4 +675,21 @@ fn a_now_message_that_has_failed_is_tried_again_before_the_next() {
     talk.begin(first);
     talk.fail(first, None);
     assert_eq!(talk.next(), Next::Run(first));
+}
+
+#[test]
+fn what_comes_after_the_end_of_an_attempt_does_not_count_as_its() {
+    let mut talk = Talk::default();
+    let id = talk.message(Priority::Next);
+    talk.begin(id);
+    talk.begin(id);
+    for _ in 0..2 {
+        talk.fail(id, Some(99));
+        let run = talk.runs.get(id).unwrap();
+        assert_eq!((run.attempts, run.run.attempt), (1, 2));
+    }
+    let asked = serde_json::json!({ "request_id": "a", "title": "t", "choices": [] });
+    let asked: Permission = serde_json::from_value(asked).unwrap();
+    talk.note(Some(format!("run_{id}")), Entry::Permission(asked), false);
+    assert!(talk.runs.get(id).unwrap().open_permissions.is_empty());
 }
