@@ -501,3 +501,94 @@ fn a_choice_counts_if_it_can_be() {
         assert_eq!(all.options[0].current, current, "{id} {value}");
     }
 }
+
+fn own_record(subtype: &str, content: &str) -> NewEvent<'static> {
+    NewEvent::new(SELF, "record", Some(subtype.to_owned().into()), content.to_owned()).unwrap()
+}
+
+#[test]
+fn a_run_id_is_one_that_fits_into_an_environment() {
+    let long = "x".repeat(MAX_RUN_ID);
+    for (run_id, is_kept) in
+        [(long.as_str(), true), (&format!("{long}x"), false), ("", false), ("a\nb", false), ("ä b", true)]
+    {
+        let metadata = json!({ "run_id": run_id }).to_string();
+        let event = NewEvent::message("x", "hi").unwrap().with_metadata(&metadata).unwrap();
+        assert_eq!(read(&event).0.as_deref(), Some(if is_kept { run_id } else { "run_7" }));
+    }
+}
+
+#[test]
+fn only_true_is_yes() {
+    for (resume, expected) in
+        [(json!(true), true), (json!("true"), true), (json!(1), false), (json!("yes"), false)]
+    {
+        let metadata = json!({ "resume": resume }).to_string();
+        let event = NewEvent::message("x", "hi").unwrap().with_metadata(&metadata).unwrap();
+        assert!(matches!(read(&event).1, Entry::Message(message) if message.resume == expected), "{resume}");
+    }
+}
+
+#[test]
+fn content_parts_are_objects_with_a_type_and_there_is_one() {
+    for (content, is_parts) in [
+        (r#"[{"type":"text","text":"a"}]"#, true),
+        (r#" [{"type":"text"},{"type":"image"}]"#, true),
+        ("[]", false),
+        (r#"[{"type":"text"},{"text":"a"}]"#, false),
+        (r#"[{"type":5}]"#, false),
+        ("[not JSON]", false),
+        ("text", false),
+    ] {
+        assert_eq!(parts_of(content).is_some(), is_parts, "{content}");
+    }
+}
+
+#[test]
+fn a_list_that_is_none_makes_no_record() {
+    for (subtype, key) in
+        [("plan", "entries"), ("state_delta", "delta"), ("commands", "commands"), ("messages", "messages")]
+    {
+        for (list, is_one) in [(json!([]), true), (json!({}), false), (json!("x"), false)] {
+            let content = json!({ key: list }).to_string();
+            let entry = read(&own_record(subtype, &content)).1;
+            assert_eq!(entry != Entry::Other, is_one, "{subtype} {content}");
+        }
+    }
+}
+
+#[test]
+fn a_record_belongs_to_the_attempt_that_wrote_it() {
+    let token = record(&run().token("m", "x"));
+    assert!(run().has(&token));
+    assert!(!Run { attempt: 1, ..run() }.has(&token));
+    assert!(!Run { run_id: "s".into(), ..run() }.has(&token));
+    let (own, other) = (Run::own(), Run::own());
+    assert!(own.is_own && own.attempt == 1 && own.run_id != other.run_id && own.run_id.starts_with("run_"));
+}
+
+#[test]
+fn a_run_ends_with_its_answer_or_why_there_is_none() {
+    let answer = Answer { content: "yes".into(), ..Answer::default() };
+    let ending = |event: &NewEvent<'_>| {
+        let (_, entry) = read(event);
+        entry.ending().map(|end| (end.outcome, end.text.to_owned(), end.partial.map(str::to_owned)))
+    };
+    let said = Some("said".to_owned());
+    assert_eq!(ending(&run().answer(&answer)), Some((Outcome::Answered, "yes".into(), None)));
+    assert_eq!(ending(&run().failed("why", "said")), Some((Outcome::Failed, "why".into(), said)));
+    let cancelled = run().cancelled("why", "");
+    assert_eq!(ending(&cancelled), Some((Outcome::Cancelled, "why".into(), None)));
+    assert_eq!(ending(&run().attempt_failed("why", None)), None);
+    assert_eq!(ending(&run().started()), None);
+}
+
+#[test]
+fn only_the_agent_says_that_it_has_not_been_told_a_result() {
+    for (source, expected) in [(SELF, true), ("x", false)] {
+        let event = NewEvent::message(source, "hi").unwrap().with_metadata(r#"{"unreported":true}"#);
+        let record = record(&event.unwrap());
+        assert_eq!((record.unreported, record.metadata().len()), (expected, 1));
+    }
+    assert_eq!(read(&NewEvent::new("x", "record", Some("clear".into()), "").unwrap()).1, Entry::Clear);
+}

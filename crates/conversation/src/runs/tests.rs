@@ -86,7 +86,9 @@ impl Talk {
 
 #[test]
 fn a_result_that_a_model_got_resets_the_count_of_its_attempts() {
-    for (is_models, unreported, expected) in [(true, false, 1), (false, false, 3), (true, true, 3)] {
+    for (is_models, unreported, is_over, expected) in
+        [(true, false, false, 1), (false, false, false, 3), (true, true, false, 3), (true, false, true, 3)]
+    {
         let mut talk = Talk::default();
         let of = talk.message(Priority::Next);
         let run_id = Some(format!("run_{of}"));
@@ -98,6 +100,9 @@ fn a_result_that_a_model_got_resets_the_count_of_its_attempts() {
         if is_models {
             let turn = crate::ModelTurn::default();
             talk.note(run_id.clone(), Entry::Model { turn, message_id: None }, false);
+        }
+        if is_over {
+            talk.fail(of, None);
         }
         let result = Entry::ToolResult(ToolResult::new("c", "t", Ok("r".into())));
         let id = talk.newest() + 1;
@@ -624,4 +629,67 @@ proptest! {
             prop_assert_eq!(talk.runs.queued() + usize::from(talk.runs.active().is_some()), order.len());
         }
     }
+}
+
+#[test]
+fn a_run_that_the_agent_began_itself_is_under_way_and_given_up_without_another_attempt() {
+    let mut talk = Talk::default();
+    let own = talk.note(Some("o".into()), Entry::RunStarted { attempt: 1, reply_to: None }, false);
+    let next = talk.message(Priority::Next);
+    let active = talk.runs.active().unwrap();
+    assert_eq!((active.id(), active.since.as_deref()), (own, Some("second 1")));
+    assert!(active.run.is_own && active.in_attempt);
+    assert_eq!((active.attempts, active.last_begun, active.priority), (1, own, Priority::Later));
+    assert_eq!((talk.next(), talk.runs.in_order()), (Next::GiveUp(own), vec![own, next]));
+    talk.note(None, error(own, false, None), false);
+    assert_eq!(talk.next(), Next::Run(next));
+}
+
+#[test]
+fn a_message_steers_the_run_under_way_until_it_has_begun_or_was_cancelled() {
+    let mut talk = Talk::default();
+    let first = talk.message(Priority::Next);
+    talk.message(Priority::Now);
+    talk.begin(first);
+    assert_eq!(talk.runs.steers(), None);
+    let (steers, another) = (talk.message(Priority::Steer), talk.message(Priority::Steer));
+    assert_eq!(talk.runs.steers().map(OpenRun::id), Some(steers));
+    talk.cancel(steers);
+    assert_eq!(talk.runs.steers().map(OpenRun::id), Some(another));
+    talk.begin(another);
+    assert_eq!(talk.runs.steers(), None);
+}
+
+#[test]
+fn what_the_cursor_is_past_begins_no_run() {
+    let mut talk = Talk { runs: Runs::after(2), ..Talk::default() };
+    let ids = [(); 3].map(|()| talk.message(Priority::Next));
+    assert_eq!((ids, talk.runs.in_order()), ([1, 2, 3], vec![3]));
+    assert!(!talk.runs.acknowledged(2) && talk.runs.acknowledged(3));
+}
+
+#[test]
+fn a_now_message_that_has_failed_is_tried_again_before_the_next() {
+    let mut talk = Talk::default();
+    let (first, _second) = (talk.message(Priority::Now), talk.message(Priority::Now));
+    talk.begin(first);
+    talk.fail(first, None);
+    assert_eq!(talk.next(), Next::Run(first));
+}
+
+#[test]
+fn what_comes_after_the_end_of_an_attempt_does_not_count_as_its() {
+    let mut talk = Talk::default();
+    let id = talk.message(Priority::Next);
+    talk.begin(id);
+    talk.begin(id);
+    for _ in 0..2 {
+        talk.fail(id, Some(99));
+        let run = talk.runs.get(id).unwrap();
+        assert_eq!((run.attempts, run.run.attempt), (1, 2));
+    }
+    let asked = serde_json::json!({ "request_id": "a", "title": "t", "choices": [] });
+    let asked: Permission = serde_json::from_value(asked).unwrap();
+    talk.note(Some(format!("run_{id}")), Entry::Permission(asked), false);
+    assert!(talk.runs.get(id).unwrap().open_permissions.is_empty());
 }
