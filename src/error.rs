@@ -80,6 +80,9 @@ pub enum Error {
     /// The supervisor of a consumer is alive but did not respond to a request, and its run cannot be ended without it.
     #[error("the supervisor of '{consumer}' (process {supervisor}) is alive but did not respond")]
     Unresponsive { consumer: ConsumerId, supervisor: u32 },
+    /// A process of a run was killed, and is still there.
+    #[error("process {process} of '{consumer}' was killed and has not ended")]
+    NotEnded { consumer: ConsumerId, process: u32 },
     /// Another machine now has the lease of the consumer's runs.
     #[error("another machine has taken over the runs of '{0}'; nothing was changed")]
     Fenced(ConsumerId),
@@ -198,7 +201,7 @@ impl Error {
             Error::UnknownScheme(_) => Code::UnknownScheme,
             Error::OnlyInDirectory(_) => Code::OnlyInDirectory,
             Error::UnknownConsumer(_) => Code::UnknownConsumer,
-            Error::NotHeard(_) | Error::Unresponsive { .. } => Code::NoResponse,
+            Error::NotHeard(_) | Error::Unresponsive { .. } | Error::NotEnded { .. } => Code::NoResponse,
             Error::Fenced(_) => Code::LeaseLost,
             Error::AlreadySubscribed(_) => Code::AlreadySubscribed,
             Error::InvalidEvent(_) | Error::InvalidLine { .. } => Code::EventInvalid,

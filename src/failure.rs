@@ -130,6 +130,7 @@ pub fn hint(error: &Error) -> String {
                 "continue it with `kill -CONT {supervisor}`, or kill it, and stop the consumer again"
             );
         }
+        Error::NotEnded { .. } => "it ends once the kernel lets it, as when a file system answers again; see `ps`",
         Error::TooManyFiles(_) => "close some, or raise the limit (`ulimit -n`), then try again",
         Error::Fenced(_) => "stop here: that machine continues, and repeats what was not acknowledged",
         Error::AlreadySubscribed(_) => {

@@ -7,6 +7,7 @@
 //! itself. No other process is ever signalled. The same processes are ended, and the end of the run recorded, if
 //! the supervisor is alive but has not acted on the request in time, because it is stopped or hangs.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use chrono::Utc;
@@ -64,6 +65,8 @@ pub struct Stopping {
     request: StopRequest,
     began: Instant,
     asked: Option<Asked>,
+    /// The stop is recorded. What is ended then: see [`Stopping::end_strangers`].
+    strangers: Option<(Instant, Ending)>,
 }
 
 /// A request that was made.
@@ -88,7 +91,7 @@ impl Stopping {
         if !queue.files.is_owner() {
             return Err(Error::NotOwner(queue.location().clone()));
         }
-        Ok(Stopping { subscription, request, began: Instant::now(), asked: None })
+        Ok(Stopping { subscription, request, began: Instant::now(), asked: None, strangers: None })
     }
 
     /// Requests the stop, or checks on it. Returns at once; `None` if the run or wait is not over.
@@ -108,8 +111,8 @@ impl Stopping {
             let state = &current.state;
             if !matches!(state.phase, Phase::Running | Phase::Waiting) {
                 let starting = state.phase == Phase::Idle && self.began.elapsed() < BETWEEN_RUNS;
-                if self.asked.is_some() {
-                    return Ok(Some(Stopped::Done));
+                if self.asked.is_some() || self.strangers.is_some() {
+                    return self.end_strangers(queue, &current);
                 }
                 if state.phase == Phase::Idle && current.options.finishes_singly() {
                     // Only its events wait.
@@ -117,7 +120,7 @@ impl Stopping {
                         let state = RunState { stop: Some(self.request), ..state.clone() };
                         if record_end_of_wait(queue, &Subscription { state, ..current })?.is_some() {
                             notify_supervisors(queue);
-                            return Ok(Some(Stopped::Done));
+                            self.strangers = Some((Instant::now(), Ending::default()));
                         }
                         continue;
                     }
@@ -126,6 +129,10 @@ impl Stopping {
                     return Ok(Some(Stopped::NothingToStop));
                 }
                 return Ok(None);
+            }
+            if self.strangers.is_some() {
+                // It was resumed.
+                return Ok(Some(Stopped::Done));
             }
             let asked = match &mut self.asked {
                 // That run or wait is over; another has started since.
@@ -186,6 +193,45 @@ impl Stopping {
             notify_supervisors(queue);
         }
     }
+}
+
+impl Stopping {
+    /// Ends the runs of a pool whose supervisor was killed, once the stop is recorded: the next supervisor waits for them,
+    /// but has not started them.
+    fn end_strangers(&mut self, queue: &mut Queue, stopped: &Subscription) -> Result<Option<Stopped>> {
+        let left = strangers_of(queue, stopped)?;
+        if left.is_empty() {
+            return Ok(Some(Stopped::Done));
+        }
+        // As long as nothing has changed, nothing was started since the stop.
+        let current = queue.store.subscription(&stopped.consumer)?;
+        if current.is_none_or(|now| now.token != stopped.token || now.revision != stopped.revision) {
+            return Ok(None);
+        }
+        let (began, ending) = self.strangers.get_or_insert_with(|| (Instant::now(), Ending::default()));
+        let kill_after = Duration::from_millis(self.request.kill_after_ms);
+        if began.elapsed() > kill_after.saturating_add(MARGIN) {
+            return Err(Error::NotEnded { consumer: stopped.consumer.clone(), process: left[0].pid });
+        }
+        let first = Signal::from_named_raw(self.request.signal).unwrap_or(Signal::TERM);
+        ending.signal(left, first, kill_after);
+        Ok(None)
+    }
+}
+
+/// The processes of runs that have claims in a pool, and hold the locks of their places.
+fn strangers_of(queue: &mut Queue, subscription: &Subscription) -> Result<Vec<ProcessId>> {
+    if !subscription.options.is_pool() || subscription.options.no_handler {
+        return Ok(Vec::new());
+    }
+    let consumer = &subscription.consumer;
+    let ledger = queue.store.ledger(consumer)?;
+    let places: BTreeSet<u32> =
+        ledger.claims().values().filter(|claim| claim.taken.is_none()).map(|claim| claim.place).collect();
+    let given = variables(queue.location(), consumer);
+    let holders = |place: u32| process::holders_of(&queue.files, &queue.files.place_lock(consumer, place));
+    let runs = places.into_iter().flat_map(holders).filter(|holder| process::was_given(holder.pid, &given));
+    Ok(runs.flat_map(|run| process::members_of(run.pid).into_iter().chain([run])).collect())
 }
 
 /// Asks the supervisor to end the run or wait. Returns false if it is already over.

@@ -223,6 +223,37 @@ fn a_pool_that_is_to_be_stopped_is_stopped_though_its_supervisor_was_killed() {
     world.wait_until_quiet();
 }
 
+/// The supervisor of a pool is killed, and a run goes on under the next one, which did not start it.
+#[test]
+fn stop_ends_the_runs_of_a_pool_that_go_on_under_the_next_supervisor() {
+    let handler = "read -r line; echo $$ >>pids; sleep 1000";
+    for waits in [false, true] {
+        let world = World::with_thread();
+        world.subscribe("bot", handler, &["--deliver", "stdin", "--concurrency", "1"]);
+        world.push("a");
+        wait_until("the handler", || pids(&world).len() == 1);
+        world.push("b");
+        if waits {
+            world.thread(["nack", "bot", "2", "--delay", "1h"]).quiet();
+        }
+        let first = world.run_state("bot", "$.supervisor.pid").as_u64();
+        world.kill_supervisor("bot");
+        world.thread(["dispatch"]).ok();
+        let next = || world.run_state("bot", "$.supervisor.pid").as_u64();
+        let is_taken_over = || match world.state("bot").as_str() {
+            "running" => next().is_some_and(|pid| Some(pid) != first),
+            _ => waits,
+        };
+        wait_until("the next supervisor", is_taken_over);
+        assert!(is_running(pids(&world)[0]));
+        assert_eq!(stop(&world, &[]), "bot\n");
+        assert!(pids(&world).iter().all(|&pid| !is_running(pid)));
+        assert_stopped(&world);
+        assert_eq!(pids(&world).len(), 1);
+        world.wait_until_quiet();
+    }
+}
+
 #[test]
 fn stopping_a_retried_dead_letter_parks_it_as_it_was() {
     let world = World::with_thread();

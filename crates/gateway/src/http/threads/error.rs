@@ -59,7 +59,8 @@ impl From<RequestError> for ApiError {
             | Error::StillPending { .. }
             | Error::PopsForItself(_)
             | Error::NotHeard(_)
-            | Error::Unresponsive { .. } => StatusCode::CONFLICT,
+            | Error::Unresponsive { .. }
+            | Error::NotEnded { .. } => StatusCode::CONFLICT,
             Error::TooManyFiles(_) => StatusCode::SERVICE_UNAVAILABLE,
             Error::NotOwner(_) => StatusCode::FORBIDDEN,
             Error::Database(e) if matches!(e.kind, DatabaseErrorKind::Locked | DatabaseErrorKind::Full) => {
