@@ -1,6 +1,7 @@
 //! A thread that is not in a directory works like any other: the store in memory under its own scheme, with
 //! supervisors, a worker and `stop`.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::IntoRawFd;
@@ -10,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+use thread::maintenance::prune::{Held, HeldBy};
 use thread::maintenance::{backup, doctor, prune};
 use thread::model::location::Location;
 use thread::model::run::{Deliver, Options, Phase, StopRequest};
@@ -44,8 +46,22 @@ fn open(location: &Location, _: Duration) -> Result<Box<dyn Store>> {
 }
 
 fn init(location: &Location) -> Result<()> {
-    STORES.lock().unwrap().insert(location.clone(), SharedStore::new(|_| {}));
+    STORES.lock().unwrap().insert(location.clone(), SharedStore::new(before));
     Ok(())
+}
+
+/// What happens once, before the next operation of that name.
+type Happens = (&'static str, Box<dyn FnOnce()>);
+
+thread_local! {
+    static HAPPENS: RefCell<Option<Happens>> = const { RefCell::new(None) };
+}
+
+fn before(operation: &'static str) {
+    let due = HAPPENS.with(|happens| happens.borrow_mut().take_if(|(name, _)| *name == operation));
+    if let Some((_, happens)) = due {
+        happens();
+    }
 }
 
 /// A new thread in memory. A supervisor reaps all children of its process, so there is one test at a time.
@@ -237,4 +253,42 @@ fn a_program_makes_threads_only_under_schemes_that_it_knows() {
         assert!(matches!(unknown, Some(Error::UnknownScheme(scheme)) if scheme == "nowhere"));
     }
     assert!(!Path::new("nowhere:").exists(), "no folder with that name");
+}
+
+#[test]
+fn a_hold_that_is_set_while_events_are_deleted_counts_and_none_lets_more_be_deleted() {
+    // The holds before and after the events were counted, the oldest that is left, and who held it.
+    for (then, now, left, holder) in [
+        ([None, None], [None, None], 9, None),
+        ([None, None], [Some("4"), None], 4, Some("a")),
+        ([Some("6"), None], [Some("3"), None], 3, Some("a")),
+        ([Some("6"), None], [Some("6"), Some("2")], 2, Some("b")),
+        ([Some("6"), None], [Some("7"), Some("6")], 6, None),
+        ([Some("6"), None], [None, None], 6, None),
+        ([Some("6"), None], [Some("8"), None], 6, None),
+    ] {
+        let mut world = World::new();
+        (1..=10).for_each(|_| _ = world.push("x"));
+        let location = world.location.clone();
+        let set = move |holds: [Option<&str>; 2]| {
+            let mut store = open(&location, Duration::ZERO).unwrap();
+            for (name, hold) in ["hold.a", "hold.b"].into_iter().zip(holds) {
+                store.set_config(name, hold).unwrap();
+            }
+        };
+        set(then);
+        HAPPENS.set(Some(("prune", Box::new(move || set(now)))));
+        let old =
+            prune::Request { old: prune::Old::BeforeId(9), subtype: None, force: false, dry_run: false };
+        let mut deleted = 0;
+        let report = prune::prune(&mut world.queue, &old, &mut |more| deleted += more).unwrap();
+        assert!(report.failed.is_none() && HAPPENS.take().is_none());
+        assert_eq!((deleted, report.pruned.events), (left - 1, left - 1), "{then:?} {now:?}");
+        let mut store = open(&world.location, Duration::ZERO).unwrap();
+        assert_eq!(store.first_after(0).unwrap(), Some(left as i64), "{then:?} {now:?}");
+        if let Some(holder) = holder {
+            let held = Held { at: left as i64, by: HeldBy::Hold(holder.to_owned()) };
+            assert_eq!(report.held, Some(held), "{then:?} {now:?}");
+        }
+    }
 }

@@ -134,6 +134,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
+    use crate::sqlite::Sqlite;
 
     #[test]
     fn only_a_wal_is_emptied() {
@@ -143,5 +144,26 @@ mod tests {
         let file = File::options().read(true).write(true).open(&path).unwrap();
         assert!(!empty_header(file.as_fd()));
         assert_eq!(std::fs::read(&path).unwrap(), b"SQLite format 3");
+    }
+
+    /// A process may open very many threads, one after the other.
+    #[test]
+    fn nothing_is_kept_of_a_database_that_is_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().canonicalize().unwrap();
+        let is_known = || {
+            let known = synced();
+            known.iter().flatten().any(|wal| wal.starts_with(dir.as_os_str().as_bytes()))
+        };
+        let path = dir.join("events.db");
+        Sqlite::create(&path, false).unwrap();
+        assert!(!is_known());
+        let first = Sqlite::open(&path).unwrap();
+        first.conn.execute_batch("CREATE TABLE other (n)").unwrap();
+        // Its WAL has content.
+        let second = Sqlite::open(&path).unwrap();
+        assert!(is_known());
+        drop((first, second));
+        assert!(!is_known());
     }
 }

@@ -1,10 +1,12 @@
 //! What may be given of events that finish singly, in any state of theirs, agrees with what each event says alone.
 
+use std::ops::ControlFlow;
 use std::time::Instant;
 
 use chrono::{TimeDelta, Utc};
 use proptest::prelude::*;
 use thread::NewEvent;
+use thread::model::filter::Filter;
 use thread::model::ledger::{Asleep, Claim, EventWait, LedgerChange};
 use thread::model::run::{Deliver, Options};
 use thread::model::subscription::{ConsumerId, NewSubscription, Subscription};
@@ -78,6 +80,9 @@ fn store(all: &[One], options: Options, filter: Option<&str>, now: Time) -> (Mem
     (store, Subscription { elsewhere: vec!["there".to_owned()], ..stored })
 }
 
+/// On every fourth event it cannot be evaluated.
+const FAILING: &str = "id % 3 <> 0 AND abs(-9223372036854775807 - (id % 4 = 0)) > 0";
+
 proptest! {
     #![proptest_config(cases(200))]
 
@@ -85,7 +90,7 @@ proptest! {
     fn the_oldest_event_that_may_be_given_is_found(
         all in prop::collection::vec(one(), 1..24),
         ahead in prop_oneof![1..6_u64, Just(10_000)],
-        (is_keyed, is_filtered, is_in_order, is_late) in any::<(bool, bool, bool, bool)>(),
+        (is_keyed, is_filtered, is_in_order, is_late, fails) in any::<(bool, bool, bool, bool, bool)>(),
     ) {
         let now = Utc::now();
         let options = Options {
@@ -96,10 +101,18 @@ proptest! {
             ..Options::default()
         };
         let is_in_order = options.is_in_order();
-        let (mut store, consumer) = store(&all, options, is_filtered.then_some("id % 3 <> 0"), now);
+        let fails = is_filtered && fails;
+        let filter = match (is_filtered, fails) {
+            (false, _) => None,
+            (true, false) => Some("id % 3 <> 0"),
+            (true, true) => Some(FAILING),
+        };
+        let (mut store, consumer) = store(&all, options, filter, now);
+        let is_failing = |id: i64| fails && id % 3 != 0 && id % 4 == 0;
+        let matches = |id: i64| !is_filtered || (id % 3 != 0 && !is_failing(id));
         let unfinished: Vec<(i64, One)> = (1..)
             .zip(all.iter().copied())
-            .filter(|(id, (state, _))| *state != State::Finished && (!is_filtered || id % 3 != 0))
+            .filter(|(id, (state, _))| *state != State::Finished && matches(*id))
             .collect();
         let first = unfinished.first().map(|(id, _)| *id);
 
@@ -131,8 +144,27 @@ proptest! {
         let deadline = is_late.then(Instant::now);
         let found = pending::scan(&mut store, &consumer, deadline, false).unwrap();
         prop_assert!(is_late || !found.cut_short);
-        prop_assert!(found.failures.is_empty() && found.newest == all.len() as i64);
-        prop_assert!(found.first == first || found.cut_short, "{:?}, not {:?}", found, first);
+        prop_assert_eq!(found.newest, all.len() as i64);
+        let is_open = found.cut_short && found.first.is_none();
+        prop_assert!(found.first == first || is_open, "{:?}, not {:?}", found, first);
+        let failed: Vec<i64> = found.failures.iter().map(|failure| failure.id).collect();
+        prop_assert!(failed.is_sorted_by(|one, next| one < next), "{:?}", failed);
+        prop_assert!(failed.iter().all(|id| is_failing(*id) && *id <= found.newest), "{:?}", failed);
+        // Those before the first one were all looked at, but for what is finished.
+        let mut before = (1..first.unwrap_or(found.newest + 1)).zip(&all);
+        let is_noted = |(id, (state, _)): (i64, &One)| {
+            !is_failing(id) || *state == State::Finished || failed.contains(&id)
+        };
+        prop_assert!(is_open || before.all(is_noted), "{:?}", failed);
+        // Each is recorded once.
+        let again = pending::scan(&mut store, &consumer, None, true).unwrap();
+        prop_assert!(is_late || again == found, "{:?}, not {:?}", again, found);
+        let stored = store.subscription(&consumer.consumer).unwrap().unwrap();
+        let recorded = again.failures.last().map_or(0, |failure| failure.id);
+        prop_assert_eq!((stored.filter_errors, stored.filter_error_id), (again.failures.len() as i64, recorded));
+        let stored = Subscription { elsewhere: consumer.elsewhere.clone(), ..stored };
+        let then = pending::scan(&mut store, &stored, None, true).unwrap();
+        prop_assert!(then.failures.is_empty() && then.first == first, "{:?}", then);
         if !found.cut_short {
             let wait = found.wait.map(|wait| (wait.until - now).num_minutes());
             let expected = next.iter().filter_map(|at| until(looked[*at].1.0)).min();
@@ -161,4 +193,52 @@ fn what_is_past_many_that_wait_is_found() {
         assert_eq!((found.wait.is_some(), found.is_full), (expected.is_some(), expected.is_some()));
         assert_eq!(found.first, Some(1));
     }
+}
+
+#[test]
+fn a_deadline_ends_a_look_at_many_that_wait_but_not_before_the_first() {
+    let now = Utc::now();
+    let all = vec![(State::Waits(3), None); 700];
+    for (filter, first, cut_short) in
+        [(None, 1, true), (Some("id % 3 = 0"), 3, true), (None, 1, false), (Some("id % 3 = 0"), 3, false)]
+    {
+        let options =
+            Options { deliver: Deliver::Ndjson, batch_size: 2, ahead: 10_000, ..Options::default() };
+        let (mut store, consumer) = store(&all, options, filter, now);
+        let until = cut_short.then(Instant::now);
+        let mut found = pending::scan(&mut store, &consumer, until, false).unwrap();
+        // Each look gets further, though its deadline is always over.
+        let mut upto = 0;
+        while found.first.is_none() && found.cut_short && upto < 10 {
+            upto += 1;
+            let later = Subscription { last_acked_id: upto, ..consumer.clone() };
+            found = pending::scan(&mut store, &later, until, false).unwrap();
+        }
+        assert_eq!((found.first, found.cut_short), (Some(first), cut_short), "{filter:?}");
+        assert!(!found.is_full && found.failures.is_empty());
+    }
+}
+
+/// One on which the key fails has none, and holds nothing back.
+#[test]
+fn an_event_whose_key_cannot_be_evaluated_has_none() {
+    let key =
+        Filter::new_key("coalesce(subtype, abs(-9223372036854775807 - (id % 2 = 1)))").unwrap().unwrap();
+    let all = [
+        (State::Waits(3), None),
+        (State::Waits(3), Some("a")),
+        (State::Free, None),
+        (State::Free, Some("a")),
+    ];
+    let (mut store, _) = store(&all, Options::default(), None, Utc::now());
+    let (mut keys, mut failures) = (Vec::new(), Vec::new());
+    store
+        .read_capped(0, 4, 4, u64::MAX, &mut |capped| {
+            keys.push(pending::key_of(&key, &capped.row, &mut failures).is_some());
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert_eq!(keys, [false, true, false, true]);
+    assert_eq!(failures.iter().map(|failure| failure.id).collect::<Vec<_>>(), [1, 3]);
+    assert!(failures.iter().all(|failure| failure.message.contains("integer overflow")), "{failures:?}");
 }

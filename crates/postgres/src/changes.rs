@@ -96,8 +96,9 @@ struct Server {
     snapshot: String,
     /// When it was started.
     started: String,
-    /// By how much its clock differs from that of this machine, in milliseconds.
-    offset: i64,
+    /// By how much its clock differs from that of this machine, in milliseconds; `None` if its answer came too late to
+    /// say.
+    offset: Option<i64>,
 }
 
 impl Server {
@@ -110,7 +111,7 @@ impl Server {
     fn follows(&self, before: &Server) -> bool {
         self.started == before.started
             && self.next() >= before.next()
-            && (self.offset - before.offset).abs() <= DRIFT
+            && self.offset.zip(before.offset).is_none_or(|(now, before)| (now - before).abs() <= DRIFT)
     }
 }
 
@@ -179,8 +180,8 @@ impl Asker {
                 continue;
             }
             // The longer the answer took, the less is known of the clock.
-            let (clock, took) = (first.get::<_, i64>(3), asked - sent);
-            let server = Server { snapshot: first.get(0), started: first.get(1), offset: clock - asked };
+            let offset = (asked - sent <= DRIFT).then(|| first.get::<_, i64>(3) - asked);
+            let mut server = Server { snapshot: first.get(0), started: first.get(1), offset };
             let found: Vec<Found> = rows.iter().filter_map(Found::of).collect();
             let Some(seen) = &mut self.seen else {
                 self.seen = Some(Seen::new(server, &found, asked));
@@ -188,10 +189,11 @@ impl Asker {
                 let threads = self.locations(names.map(|found| found.name.as_str()));
                 return Ok(Changed { threads, is_everything: true });
             };
-            if took <= DRIFT && !server.follows(&seen.server) {
+            if !server.follows(&seen.server) {
                 self.seen = None;
                 continue;
             }
+            server.offset = server.offset.or(seen.server.offset);
             let mut changed = seen.take(server, found, asked);
             for ((thread, name), Lease { epoch, renewal, since, .. }) in seen.ended(asked) {
                 let target = Target { thread: thread.clone(), ..self.target.clone() };
@@ -352,5 +354,56 @@ impl Seen {
     /// The leases that are over, each with the thread and its name. They are forgotten.
     fn ended(&mut self, asked: i64) -> Vec<((String, String), Lease)> {
         self.leases.extract_if(|_, lease| asked - lease.since >= lease.length_ms).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(next: u64, started: &str, offset: i64) -> Server {
+        Server { snapshot: format!("{next}:{next}:"), started: started.to_owned(), offset: Some(offset) }
+    }
+
+    #[test]
+    fn what_is_known_of_a_server_counts_until_it_is_another_one_goes_back_or_its_clock_is_set() {
+        let before = server(700, "today", -20);
+        for (next, started, offset, follows) in [
+            (700, "today", -20, true),
+            (900, "today", -20, true),
+            (699, "today", -20, false),
+            (900, "now", -20, false),
+            (900, "today", 980, true),
+            (900, "today", 981, false),
+            (900, "today", -1020, true),
+            (900, "today", -1021, false),
+        ] {
+            let after = server(next, started, offset);
+            assert_eq!(after.follows(&before), follows, "{next} {started} {offset}");
+        }
+        // As it came late, it says nothing of the clock.
+        assert!(Server { offset: None, ..server(900, "today", 0) }.follows(&before));
+        assert!(!Server { offset: None, ..server(900, "now", -20) }.follows(&before));
+    }
+
+    #[test]
+    fn a_transaction_is_new_once_and_remembered_only_as_long_as_it_is_asked_for() {
+        let mut seen = Seen::new(server(700, "today", 0), &[], 0);
+        let mut take = |next: u64, found: &[(i64, &str)]| {
+            let found = found.iter().map(|(thread, transaction)| Found {
+                thread: *thread,
+                name: format!("t{thread}"),
+                transaction: (*transaction).to_owned(),
+                lease: None,
+            });
+            let changed = seen.take(server(next, "today", 0), found.collect(), 0);
+            (Vec::from_iter(changed).join(" "), seen.transactions.len())
+        };
+        assert_eq!(take(702, &[(1, "700"), (2, "700"), (1, "701")]), ("t1 t2".to_owned(), 3));
+        assert_eq!(take(703, &[(1, "700"), (2, "700"), (1, "702")]), ("t1".to_owned(), 3));
+        assert_eq!(take(704, &[(2, "702")]), ("t2".to_owned(), 1));
+        // Nothing was read.
+        assert_eq!(take(704, &[]), (String::new(), 1));
+        assert_eq!(take(705, &[]), (String::new(), 0));
     }
 }

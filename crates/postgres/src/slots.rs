@@ -94,3 +94,36 @@ fn file(path: &Path) -> std::io::Result<File> {
         open()
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use thread::model::location::Location;
+    use thread_testkit::wait_until;
+
+    use super::*;
+    use crate::location::Target;
+
+    #[test]
+    fn a_slot_is_had_at_once_while_one_is_free_and_wanted_while_another_process_waits() {
+        let text = format!("postgres://slots-{}/d#x", std::process::id());
+        let settings = &Target::of(&Location::from(text)).unwrap().settings;
+        // Each as in a process of its own.
+        let take = |patience: Duration| Slot::take(settings, patience).map(|slot| slot.expect("no files"));
+        let mut all: Vec<Slot> =
+            (0..SLOTS).map(|_| take(Duration::ZERO).unwrap_or_else(|Busy| panic!("busy"))).collect();
+        for _ in 0..2 {
+            assert!(all.iter().all(|slot| !slot.is_wanted()));
+        }
+        assert!(take(Duration::ZERO).is_err());
+        wait_until("nobody to wait", || !all[0].is_wanted());
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| take(Duration::from_secs(120)));
+            wait_until("another to wait", || all[0].is_wanted());
+            assert!(all.iter().all(Slot::is_wanted));
+            drop(all.pop());
+            assert!(waits.join().unwrap().is_ok_and(|slot| !slot.is_wanted()));
+        });
+        drop(all);
+        std::fs::remove_dir_all(of_server(settings).unwrap()).unwrap();
+    }
+}

@@ -471,3 +471,59 @@ impl Protocol for Acp {
         self.answer_permission(request_id, outcome, out);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn option(id: &str, current: &str) -> Value {
+        let options = json!([{ "value": "x", "name": "X" }, { "value": "y", "name": "Y" }]);
+        json!({ "id": id, "name": id, "type": "select", "currentValue": current, "options": options })
+    }
+
+    #[test]
+    fn of_several_choices_the_last_that_was_refused_is_said_once_all_are_answered() {
+        for (refused, said) in [
+            ([true, false], Some("one cannot be y: no")),
+            ([false, true], Some("two cannot be y: no")),
+            ([true, true], Some("two cannot be y: no")),
+            ([false, false], None),
+        ] {
+            let mut acp = Acp::new(PathBuf::from("/"), Servers::default());
+            acp.session = Some("s".to_owned());
+            acp.options.are(&json!({ "configOptions": [option("one", "x"), option("two", "x")] }));
+            let mut out = Vec::new();
+            for id in ["one", "two"] {
+                acp.choose(&OptionChosen { id: id.to_owned(), value: "y".to_owned() }, &mut out);
+            }
+            let sent: Vec<Value> = out
+                .split(|byte| *byte == b'\n')
+                .filter_map(|line| serde_json::from_slice(line).ok())
+                .collect();
+            assert_eq!(sent.len(), 2);
+            let mut told = Vec::new();
+            for (request, refused) in sent.iter().zip(refused) {
+                let answer = match refused {
+                    true => json!({ "id": request["id"], "error": { "code": 1, "message": "no" } }),
+                    false => json!({ "id": request["id"], "result": {} }),
+                };
+                assert!(told.is_empty());
+                told = acp.read(format!("{answer}\n").as_bytes(), &mut Vec::new());
+            }
+            let [Output::Options(told)] = &told[..] else { panic!("{told:?}") };
+            let current: Vec<&str> = told.options.iter().map(|option| &*option.current).collect();
+            assert_eq!(
+                (current, told.refused.as_deref()),
+                (refused.map(|no| if no { "x" } else { "y" }).into(), said)
+            );
+            // It is said once.
+            acp.choose(&OptionChosen { id: "one".to_owned(), value: "x".to_owned() }, &mut out);
+            let answer = json!({ "id": acp.last_id, "result": {} });
+            let told = acp.read(format!("{answer}\n").as_bytes(), &mut Vec::new());
+            assert!(
+                !matches!(&told[..], [Output::Options(AgentOptions { refused: Some(_), .. })]),
+                "{told:?}"
+            );
+        }
+    }
+}

@@ -2,6 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use postgres::{Client, NoTls};
@@ -9,7 +13,7 @@ use thread::model::location::Location;
 use thread::store::{Changed, Changes};
 use thread_postgres::SCHEME;
 use thread_testkit::postgres::{Options, Server};
-use thread_testkit::wait_until;
+use thread_testkit::{preload, wait_until};
 
 use crate::machine::Machine;
 
@@ -233,6 +237,116 @@ fn a_lease_that_is_not_renewed_is_said_when_it_is_over() {
     });
     assert_eq!((said.as_str(), ask(&mut all).as_str()), ("a", ""));
     assert!(renewed.elapsed() >= Duration::from_millis(1500), "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_lease_is_over_though_an_old_transaction_is_in_progress() {
+    let Some(world) = World::with_threads(&["a", "b"]) else { return };
+    // As long as it is, what has changed since is among what is asked for.
+    let mut old = connect(&world.server, "postgres");
+    old.batch_execute("BEGIN; SELECT pg_current_xact_id()").unwrap();
+    let mut all = world.changes(&[]);
+    assert_eq!(ask(&mut all), "a b*");
+    world.server.psql(
+        "INSERT INTO s.leases (thread, consumer_id, epoch, renewal, holder, host, length_ms) \
+         SELECT thread, 'bot', 1, 1, 'other', 'other', 1500 FROM s.threads WHERE name = 'a'",
+    );
+    let taken = Instant::now();
+    assert_eq!(ask(&mut all), "");
+    let mut other = connect(&world.server, "postgres");
+    let mut said = String::new();
+    wait_until("its end", || {
+        other.batch_execute("SELECT pg_current_xact_id()").unwrap();
+        said = ask(&mut all);
+        std::thread::sleep(Duration::from_millis(20));
+        !said.is_empty()
+    });
+    assert_eq!(said, "a");
+    assert!(taken.elapsed() >= Duration::from_millis(1500), "{:?}", taken.elapsed());
+}
+
+/// The way to a server on which answers may be delayed.
+struct Way {
+    dir: tempfile::TempDir,
+    delay_ms: Arc<AtomicU64>,
+}
+
+impl Way {
+    fn to(server: &Server) -> Way {
+        // Not in `TMPDIR`, whose path may be longer than a socket's can be.
+        let dir = tempfile::Builder::new().prefix("way").tempdir_in("/tmp").unwrap();
+        let name = format!(".s.PGSQL.{}", server.port);
+        let (listener, own) = (UnixListener::bind(dir.path().join(&name)).unwrap(), server.dir.join(name));
+        let delay_ms = Arc::<AtomicU64>::default();
+        let delay = Arc::clone(&delay_ms);
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let Ok(server) = UnixStream::connect(&own) else { continue };
+                let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+                std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+                let delay = Arc::clone(&delay);
+                std::thread::spawn(move || pass_late(server, client, &delay));
+            }
+        });
+        Way { dir, delay_ms }
+    }
+
+    fn delay_answers(&self, by: Duration) {
+        self.delay_ms.store(by.as_millis() as u64, Ordering::SeqCst);
+    }
+}
+
+fn pass_late(mut from: UnixStream, mut to: UnixStream, delay_ms: &AtomicU64) {
+    let mut bytes = [0; 64 * 1024];
+    while let Ok(read @ 1..) = from.read(&mut bytes) {
+        std::thread::sleep(Duration::from_millis(delay_ms.load(Ordering::SeqCst)));
+        if to.write_all(&bytes[..read]).is_err() {
+            break;
+        }
+    }
+}
+
+/// All threads, once. On a busy machine, any answer may be late.
+fn all_are_said(changes: &mut Box<dyn Changes>) {
+    let mut said = String::new();
+    wait_until("all threads", || {
+        said = ask(changes);
+        !said.is_empty()
+    });
+    assert_eq!((said.as_str(), ask(changes).as_str()), ("a b*", ""));
+}
+
+#[test]
+fn all_threads_are_looked_at_if_the_servers_clock_was_set_but_not_if_an_answer_is_late() {
+    let Some(library) = preload::library() else { return };
+    let Some(server) = Server::start_with(&Options { clock: Some((library, 0)), ..Options::default() })
+    else {
+        return;
+    };
+    let clock = preload::Clock::new(server.dir.join("clock"));
+    let machine = Machine::new(&server.location_of("s", "a"));
+    let world = World { server, machine };
+    ["a", "b"].iter().for_each(|name| world.init(name));
+    let way = Way::to(&world.server);
+    let whole = world.location("a").replace("#a", "");
+    let whole = whole.replace(world.server.dir.to_str().unwrap(), way.dir.path().to_str().unwrap());
+    let mut all = (SCHEME.changes)(&[Location::from(whole)]).remove(0).1;
+    assert_eq!((ask(&mut all), ask(&mut all)), ("a b*".to_owned(), String::new()));
+    // A second and more, as of a server that has much to do.
+    way.delay_answers(Duration::from_millis(1300));
+    assert_eq!(ask(&mut all), "");
+    world.ok("b", &["push", "x"]);
+    assert_eq!(ask(&mut all), "b");
+    way.delay_answers(Duration::ZERO);
+    assert_eq!(ask(&mut all), "");
+    clock.step(30);
+    all_are_said(&mut all);
+    // It is noticed with the next answer that is not late.
+    way.delay_answers(Duration::from_millis(1300));
+    clock.step(0);
+    assert_eq!(ask(&mut all), "");
+    way.delay_answers(Duration::ZERO);
+    all_are_said(&mut all);
 }
 
 #[test]

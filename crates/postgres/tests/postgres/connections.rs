@@ -29,7 +29,7 @@ fn lines(machine: &Machine, name: &str) -> Vec<String> {
 }
 
 /// The process that renews the leases of the machine, and when it gave its last sign.
-fn elected(machine: &Machine) -> Option<(u32, u64)> {
+pub fn elected(machine: &Machine) -> Option<(u32, u64)> {
     let dir = machine.path("state/thread");
     let dir = names(&dir).into_iter().map(|name| dir.join(name)).find(|path| path.ends_with_leases())?;
     let sign = fs::read_to_string(dir.join("elected")).ok()?;

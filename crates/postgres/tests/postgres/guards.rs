@@ -4,8 +4,9 @@
 use std::fs;
 use std::time::Duration;
 
-use thread_testkit::{Dice, Signal, kill, long, postgres::server, send, wait_for, wait_until};
+use thread_testkit::{Dice, Signal, kill, long, names, postgres::server, send, wait_for, wait_until};
 
+use crate::connections::elected;
 use crate::machine::Machine;
 
 /// The handler takes a lock, which its children hold too, and notes if somebody else has it. In the first epoch a child
@@ -80,6 +81,41 @@ fn a_handler_whose_supervisor_is_suspended_is_gone_before_another_machine_begins
     other.ok(&["push", "y"]);
     wait_until("the next event", || other.bot("pending") == 0);
     assert_eq!(one.end_worker(), Some(0));
+}
+
+#[test]
+fn a_supervisor_that_is_suspended_loses_its_lease_though_another_process_renews_those_of_the_machine() {
+    let Some(server) = server() else { return };
+    let location = server.location_of("lost", "inbox");
+    let (mut one, mut other) = (Machine::new(&location), Machine::new(&location));
+    one.ok(&["init", &location]);
+    one.start_worker(&["--lease", "4s"]);
+    one.ok(&["subscribe", "first", "echo begin >>first; exec sleep 2000"]);
+    one.ok(&["push", "x"]);
+    // Its supervisor is the one that renews.
+    wait_until("the first handler", || one.path("first").exists());
+    wait_for("one that renews", || elected(&one));
+    one.ok(&["subscribe", "bot", HANDLER, "--deliver", "stdin", "--backoff", "10ms"]);
+    one.ok(&["push", "y"]);
+    wait_until("the second handler", || lines(&one) == ["begin 1"]);
+    let leases = || {
+        let state = one.path("state/thread");
+        let folders = names(&state).into_iter().filter(|name| name.ends_with(".leases"));
+        let files = folders.flat_map(|name| names(&state.join(name)));
+        files.filter(|name| name.ends_with(".lease")).count()
+    };
+    wait_until("both leases to be known", || leases() == 2);
+    let of_bot = running(&one, "\0bot\0");
+    let suspended: Vec<u32> =
+        running(&one, "\0_supervise\0").into_iter().filter(|pid| of_bot.contains(pid)).collect();
+    assert_eq!(suspended.len(), 1);
+    send(suspended[0], Signal::STOP);
+    other.start_worker(&["--lease", "4s"]);
+    wait_until("the other machine to take over", || other.bot("pending") == 0);
+    assert_eq!(lines(&one)[..3], ["begin 1", "begin 2", "done"]);
+    assert_eq!(fs::read_to_string(one.path("first")).unwrap(), "begin\n");
+    send(suspended[0], Signal::CONT);
+    one.kill();
 }
 
 #[test]
