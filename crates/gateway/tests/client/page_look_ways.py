@@ -244,6 +244,7 @@ async def no_text_of_a_thread_does_anything():
             await checked(address)
         for n in 1, len(texts):
             await tab.open(f"#/look/inbox/events/{n}/trace")
+            await tab.see(f"What became of event {n}")
             await tab.locator(".trace button.line").nth(1).wait_for()
             for line in await tab.locator(".trace button.line").all():
                 await line.click()

@@ -27,7 +27,8 @@ export function Threads() {
     state.threadName = null;
     if (!data || !state.opensOnly) return;
     state.opensOnly = false;
-    if (data.threads.length === 1) address.replace(address.look(data.threads[0].id));
+    // Unless somebody has gone on since that was drawn.
+    if (data.threads.length === 1 && !address.current().thread) address.replace(address.look(data.threads[0].id));
   }, [data]);
   return html`<div class="page"><h1>${t("threads")}</h1>
     <${Offline} connection=${stream} />
