@@ -7,7 +7,7 @@
 //! itself. No other process is ever signalled. The same processes are ended, and the end of the run recorded, if
 //! the supervisor is alive but has not acted on the request in time, because it is stopped or hangs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use chrono::Utc;
@@ -18,6 +18,7 @@ use super::leftovers::{self, variables};
 use super::outcome::{End, record_end, record_end_of_wait};
 use super::process::{self, Ending, Liveness, handler_of, supervisor_of};
 use crate::error::{Error, Result};
+use crate::model::ledger::LedgerChange;
 use crate::model::run::{Exit, Phase, ProcessId, RunState, StopRequest};
 use crate::model::subscription::{ConsumerId, Subscription};
 use crate::model::time::Time;
@@ -66,7 +67,7 @@ pub struct Stopping {
     began: Instant,
     asked: Option<Asked>,
     /// The stop is recorded. What is ended then: see [`Stopping::end_strangers`].
-    strangers: Option<(Instant, Ending)>,
+    strangers: Option<Strangers>,
 }
 
 /// A request that was made.
@@ -120,7 +121,7 @@ impl Stopping {
                         let state = RunState { stop: Some(self.request), ..state.clone() };
                         if record_end_of_wait(queue, &Subscription { state, ..current })?.is_some() {
                             notify_supervisors(queue);
-                            self.strangers = Some((Instant::now(), Ending::default()));
+                            self.strangers = Some(Strangers::default());
                         }
                         continue;
                     }
@@ -197,41 +198,80 @@ impl Stopping {
 
 impl Stopping {
     /// Ends the runs of a pool whose supervisor was killed, once the stop is recorded: the next supervisor waits for them,
-    /// but has not started them.
+    /// but has not started them. Their events are given back, without an attempt.
     fn end_strangers(&mut self, queue: &mut Queue, stopped: &Subscription) -> Result<Option<Stopped>> {
-        let left = strangers_of(queue, stopped)?;
-        if left.is_empty() {
-            return Ok(Some(Stopped::Done));
-        }
+        let (events, left) = strangers_of(queue, stopped)?;
         // As long as nothing has changed, nothing was started since the stop.
         let current = queue.store.subscription(&stopped.consumer)?;
         if current.is_none_or(|now| now.token != stopped.token || now.revision != stopped.revision) {
             return Ok(None);
         }
-        let (began, ending) = self.strangers.get_or_insert_with(|| (Instant::now(), Ending::default()));
+        let Strangers { began, ending, given_back } = self.strangers.get_or_insert_default();
+        if left.is_empty() {
+            if given_back.is_empty() {
+                return Ok(Some(Stopped::Done));
+            }
+            let free = |id: &i64| LedgerChange::Claim { id: *id, claim: None };
+            let ledger =
+                std::mem::take(given_back).iter().filter(|id| events.contains(id)).map(free).collect();
+            let update = RunUpdate { ledger, durable: true, ..RunUpdate::state(stopped.state.clone()) };
+            // If the row has changed, the next supervisor does so, with an attempt.
+            queue.store.update_run(stopped, &update)?;
+            return Ok(None);
+        }
         let kill_after = Duration::from_millis(self.request.kill_after_ms);
         if began.elapsed() > kill_after.saturating_add(MARGIN) {
-            return Err(Error::NotEnded { consumer: stopped.consumer.clone(), process: left[0].pid });
+            return Err(Error::NotEnded { consumer: stopped.consumer.clone(), process: left[0].1.pid });
         }
         let first = Signal::from_named_raw(self.request.signal).unwrap_or(Signal::TERM);
-        ending.signal(left, first, kill_after);
+        given_back.extend(left.iter().flat_map(|(ids, _)| ids));
+        ending.signal(left.into_iter().map(|(_, process)| process).collect(), first, kill_after);
         Ok(None)
     }
 }
 
-/// The processes of runs that have claims in a pool, and hold the locks of their places.
-fn strangers_of(queue: &mut Queue, subscription: &Subscription) -> Result<Vec<ProcessId>> {
+/// What ends the runs that another supervisor has started.
+#[derive(Debug)]
+struct Strangers {
+    began: Instant,
+    ending: Ending,
+    /// The events that they had.
+    given_back: BTreeSet<i64>,
+}
+
+impl Default for Strangers {
+    fn default() -> Strangers {
+        Strangers { began: Instant::now(), ending: Ending::default(), given_back: BTreeSet::new() }
+    }
+}
+
+/// The events that runs of a pool have, and the processes of those runs that hold the locks of their places, each with the
+/// events of its run.
+#[expect(clippy::type_complexity, reason = "a pair, once")]
+fn strangers_of(
+    queue: &mut Queue,
+    subscription: &Subscription,
+) -> Result<(BTreeSet<i64>, Vec<(Vec<i64>, ProcessId)>)> {
     if !subscription.options.is_pool() || subscription.options.no_handler {
-        return Ok(Vec::new());
+        return Ok((BTreeSet::new(), Vec::new()));
     }
     let consumer = &subscription.consumer;
-    let ledger = queue.store.ledger(consumer)?;
-    let places: BTreeSet<u32> =
-        ledger.claims().values().filter(|claim| claim.taken.is_none()).map(|claim| claim.place).collect();
+    let mut places: BTreeMap<u32, Vec<i64>> = BTreeMap::new();
+    for (id, claim) in queue.store.ledger(consumer)?.claims() {
+        if claim.taken.is_none() {
+            places.entry(claim.place).or_default().push(*id);
+        }
+    }
     let given = variables(queue.location(), consumer);
-    let holders = |place: u32| process::holders_of(&queue.files, &queue.files.place_lock(consumer, place));
-    let runs = places.into_iter().flat_map(holders).filter(|holder| process::was_given(holder.pid, &given));
-    Ok(runs.flat_map(|run| process::members_of(run.pid).into_iter().chain([run])).collect())
+    let mut left = Vec::new();
+    for (place, events) in &places {
+        let holders = process::holders_of(&queue.files, &queue.files.place_lock(consumer, *place));
+        for run in holders.filter(|holder| process::was_given(holder.pid, &given)) {
+            let members = process::members_of(run.pid).into_iter().chain([run]);
+            left.extend(members.map(|process| (events.clone(), process)));
+        }
+    }
+    Ok((places.into_values().flatten().collect(), left))
 }
 
 /// Asks the supervisor to end the run or wait. Returns false if it is already over.

@@ -229,12 +229,12 @@ fn stop_ends_the_runs_of_a_pool_that_go_on_under_the_next_supervisor() {
     let handler = "read -r line; echo $$ >>pids; sleep 1000";
     for waits in [false, true] {
         let world = World::with_thread();
-        world.subscribe("bot", handler, &["--deliver", "stdin", "--concurrency", "1"]);
+        world.subscribe("bot", handler, &["--deliver", "stdin", "--concurrency", "1", "--max-attempts", "1"]);
         world.push("a");
         wait_until("the handler", || pids(&world).len() == 1);
         world.push("b");
         if waits {
-            world.thread(["nack", "bot", "2", "--delay", "1h"]).quiet();
+            world.thread(["nack", "bot", "2", "--delay", "1h", "--no-attempt"]).quiet();
         }
         let first = world.run_state("bot", "$.supervisor.pid").as_u64();
         world.kill_supervisor("bot");
@@ -250,6 +250,11 @@ fn stop_ends_the_runs_of_a_pool_that_go_on_under_the_next_supervisor() {
         assert!(pids(&world).iter().all(|&pid| !is_running(pid)));
         assert_stopped(&world);
         assert_eq!(pids(&world).len(), 1);
+        // That was no attempt.
+        world.thread(["resume", "bot"]).quiet();
+        wait_until("the event to be given again", || pids(&world).len() == 2);
+        assert_eq!(world.consumer("bot")["dead"], 0);
+        assert_eq!(stop(&world, &[]), "bot\n");
         world.wait_until_quiet();
     }
 }

@@ -21,7 +21,7 @@ fn recorder(world: &World, and_then: &str) -> PathBuf {
 
 fn recorder_at(world: &World, name: &str, and_then: &str) -> PathBuf {
     let calls = world.path("calls");
-    let text = format!("printf '%s\\n' \"$@\" . >>'{}'\n{and_then}", calls.display());
+    let text = format!("printf '%s\\n' \"$@\" . >>{}\n{and_then}", quoted(calls));
     world.script(name, &text)
 }
 
