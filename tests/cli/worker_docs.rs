@@ -28,6 +28,9 @@ fn the_unit_is_one_that_systemd_takes() {
     // systemd takes no program with a quote in its path.
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_thread"), world.path("thread")).unwrap();
     let program = world.path("thread").display().to_string().replace('%', "%%");
+    if program.contains(['\'', '"']) {
+        return skipped("a TMPDIR without quotes");
+    }
     let unit = block("ini").replace("/usr/bin/thread", &format!("\"{program}\""));
     world.write("thread-worker.service", unit);
     let verify = "exec systemd-analyze verify --man=no ./thread-worker.service";

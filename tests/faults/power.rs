@@ -22,7 +22,7 @@ use serde_json::Value;
 use sha1::{Digest, Sha1};
 use thread::files::JSONL;
 use thread::jsonl::STATE;
-use thread_testkit::{World, long, wait_until};
+use thread_testkit::{World, long, quoted, wait_until};
 
 use self::disk::{Dice, Disk, FATES, Fate, Found};
 use self::record::{NameOp, Op, Recording, record};
@@ -370,7 +370,7 @@ fn a_wal_that_another_command_began_survives_a_power_cut_at_any_moment() {
     }
     let subscribe = "thread subscribe bot true --deliver wake --filter \"json_extract('{}', content) = 1\"";
     let own = std::env::current_exe().unwrap();
-    let other = format!("{SERIES}=NORMAL '{}' --exact {TEST} --nocapture", own.display());
+    let other = format!("{SERIES}=NORMAL {} --exact {TEST} --nocapture", quoted(own));
     let begins = [
         ("a subscription", subscribe),
         ("a look at a filter that fails", "thread info"),
