@@ -621,6 +621,15 @@ pub trait Store: Send {
         Ok(true)
     }
 
+    /// Keeps others from changing a consumer until the next write of this process, or [`Store::release`]: so that what is
+    /// decided on the row that is read next will not be refused. Where this is not needed, it does nothing.
+    fn hold(&mut self, _consumer: &ConsumerId) -> Result<()> {
+        Ok(())
+    }
+
+    /// Lets others change the consumer again.
+    fn release(&mut self) {}
+
     /// Fails if nothing can be written here for now, as on a standby.
     fn check_writable(&mut self) -> Result<()> {
         Ok(())

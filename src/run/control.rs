@@ -150,14 +150,17 @@ pub fn update(
     mut decide: impl FnMut(&Subscription) -> Option<RunUpdate>,
 ) -> Result<Option<Subscription>> {
     loop {
-        let Some(current) = queue.store.subscription(&seen.consumer)?.filter(|now| now.is_same(seen)) else {
+        let current = queue.store.subscription(&seen.consumer)?.filter(|now| now.is_same(seen));
+        let Some((current, update)) = current.and_then(|now| decide(&now).map(|update| (now, update))) else {
+            queue.store.release();
             return Ok(None);
         };
-        let Some(update) = decide(&current) else { return Ok(None) };
         if let Some(updated) = queue.store.update_run(&current, &update)? {
             return Ok(Some(updated));
         }
-        // Another process changed the row first, which cannot happen forever.
+        // A busy pool changes the row many times a second.
+        queue.store.hold(&seen.consumer)?;
+        // Where that does not keep others from it, it cannot happen forever.
         std::thread::sleep(Duration::from_millis(1));
     }
 }

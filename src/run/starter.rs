@@ -27,7 +27,7 @@ use crate::files::stamp::Stamp;
 use crate::files::watch::{LOOK_EVERY, PAUSE, Watcher};
 use crate::model::exponential_backoff::ExponentialBackoff;
 use crate::model::location::Location;
-use crate::model::subscription::{ConsumerId, Subscription};
+use crate::model::subscription::ConsumerId;
 use crate::queue::Queue;
 use crate::queue::locations::{files_of, listen};
 use crate::queue::retention::Keeper;
@@ -248,7 +248,7 @@ impl<'a> Starter<'a> {
         let (keeper, is_asked_for) = (&mut thread.keeper, thread.is_asked_for);
         let mut next_event = std::mem::take(&mut thread.next_event);
         let mut awaits = std::mem::take(&mut thread.awaits);
-        let (is_worker, mut pools) = (self.watcher.is_some(), HashSet::new());
+        let is_worker = self.watcher.is_some();
         let is_named = self.listing.named.contains(location);
         let looked = Queue::open_waiting(location, BUSY_TIMEOUT).and_then(|mut queue| {
             let left = match next_event.make(&mut queue, is_asked_for) {
@@ -261,8 +261,6 @@ impl<'a> Starter<'a> {
                 awaited => awaited?,
             };
             let all = queue.store.subscriptions()?;
-            let is_pool = |one: &&Subscription| is_asked_for && one.options.finishes_singly();
-            pools.extend(all.iter().filter(is_pool).map(|one| one.consumer.clone()));
             let time = slots.is_none().then_some(OWN_TIME);
             let all = start(&mut queue, self.launcher, all, time, Waits::Left(slots))?;
             let started = all.iter().filter(|(_, done)| matches!(done, Dispatched::Started)).count();
@@ -317,12 +315,6 @@ impl<'a> Starter<'a> {
         }
         for (consumer, done) in all {
             match done {
-                // Machines that share a pool's places look at it once a second, as long as something is pending.
-                Dispatched::Started | Dispatched::LockHeld | Dispatched::HeldElsewhere
-                    if pools.contains(&consumer) =>
-                {
-                    thread.look_by(now + LOOK_EVERY);
-                }
                 Dispatched::Waits(wait) => thread.wait(now + wait.left),
                 Dispatched::Queued => thread.queued = true,
                 Dispatched::Started | Dispatched::LockHeld | Dispatched::LeftToOthers => {

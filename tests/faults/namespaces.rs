@@ -35,7 +35,8 @@ impl<'w> Container<'w> {
 
     /// A shell command inside the container.
     fn sh(&self, script: &str) -> Run {
-        let enter = r#"exec /usr/bin/nsenter --pid --mount --target "$0" /bin/sh -c 'cd "$0"; eval "$1"' "$1" "$2""#;
+        let enter =
+            r#"exec /usr/bin/nsenter --pid --mount --target "$0" /bin/sh -c 'cd "$0"; eval "$1"' "$1" "$2""#;
         let run = self.world.sh(enter);
         run.arg(self.first.to_string()).arg(self.world.root()).arg(script).env("THREAD_NOTIFIER", "embedded")
     }

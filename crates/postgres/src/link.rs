@@ -19,8 +19,12 @@ use crate::error::{self, Doing, failed};
 use crate::known::Known;
 use crate::location::Target;
 
-/// How long a transaction may wait for this process, which may be cut off or stopped, before the server ends it.
-const LONGEST_PAUSE: &str = "1min";
+/// How long a transaction may wait for this process, which may be cut off or stopped, before the server ends it. Others
+/// wait for its locks: for less time than the shortest lease, of 4 seconds, has left when it is renewed.
+const LONGEST_PAUSE: &str = "2s";
+
+/// The same for a reader, which excludes nobody and waits for the program that takes its output.
+const LONGEST_READING: &str = "1min";
 
 /// The time, as events have it.
 pub const NOW: &str = r#"to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')"#;
@@ -64,6 +68,8 @@ pub struct Link {
     in_snapshot: bool,
     /// A transaction is open.
     in_transaction: bool,
+    /// That transaction is still to be written in, and has the lock of this consumer.
+    held: Option<ConsumerId>,
     /// How it comes by a connection.
     pub turn: Turn,
 }
@@ -101,6 +107,7 @@ impl Link {
             is_spoilt: false,
             in_snapshot: false,
             in_transaction: false,
+            held: None,
             turn: PATIENT,
         }
     }
@@ -123,6 +130,9 @@ impl Link {
         let connection = match self.connection.take() {
             None => Connection::take_in(settings, self.turn)?,
             Some(now) if is_lost(&now) => {
+                if self.held.take().is_some() {
+                    self.in_transaction = false;
+                }
                 drop(now);
                 Connection::open_in(settings, self.turn)?
             }
@@ -151,8 +161,30 @@ impl Link {
             }
             done => done,
         };
+        if done.is_err() {
+            // Nothing more can be done in that transaction.
+            self.release();
+        }
         self.give_back();
         done
+    }
+
+    /// Begins a transaction that has the lock of a consumer until the next write, or [`Link::release`].
+    pub fn hold(&mut self, consumer: &ConsumerId) -> Result<()> {
+        if self.held.is_none() {
+            self.begin("taking turns at a pool", Locks::Consumer(consumer), true)?;
+            self.held = Some(consumer.clone());
+        }
+        Ok(())
+    }
+
+    /// Ends that transaction without a write.
+    pub fn release(&mut self) {
+        if self.held.take().is_some() {
+            self.roll_back();
+            self.in_transaction = false;
+            self.give_back();
+        }
     }
 
     /// Closes the connection.
@@ -195,7 +227,13 @@ impl Link {
         durable: bool,
         work: impl FnOnce(&mut Session<'_>) -> Result<T>,
     ) -> Result<T> {
-        self.begin(doing, locks, durable)?;
+        match locks {
+            Locks::Consumer(consumer) if self.held.as_ref() == Some(consumer) => self.held = None,
+            _ => {
+                self.release();
+                self.begin(doing, locks, durable)?;
+            }
+        }
         let done = work(&mut self.in_transaction(doing));
         self.end(doing, done)
     }
@@ -283,7 +321,7 @@ impl Link {
         let doing = "reading rows";
         let begin = format!(
             "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \
-             SET LOCAL idle_in_transaction_session_timeout = '{LONGEST_PAUSE}'"
+             SET LOCAL idle_in_transaction_session_timeout = '{LONGEST_READING}'"
         );
         self.connection()?.client.batch_execute(&begin).doing(doing)?;
         self.in_snapshot = true;
@@ -302,6 +340,7 @@ impl Link {
 
     /// Executes what may fail.
     pub fn try_out(&mut self, sql: &str) {
+        self.release();
         if let Ok(connection) = self.connection() {
             self.is_spoilt |= connection.client.batch_execute(sql).is_err();
         }
@@ -339,6 +378,7 @@ fn says_closed(answer: &SimpleQueryMessage) -> bool {
 
 impl Drop for Link {
     fn drop(&mut self) {
+        self.release();
         if let Some(connection) = self.connection.take().filter(|_| !self.is_spoilt) {
             connection.keep(&self.target.settings);
         }

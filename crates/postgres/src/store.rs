@@ -343,6 +343,14 @@ impl Store for Link {
         lease::end(self, consumer, machine)
     }
 
+    fn hold(&mut self, consumer: &ConsumerId) -> Result<()> {
+        Link::hold(self, consumer)
+    }
+
+    fn release(&mut self) {
+        Link::release(self);
+    }
+
     fn record_worker(&mut self, of_all: bool) -> Result<()> {
         workers::record(self, of_all)
     }

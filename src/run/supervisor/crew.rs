@@ -47,6 +47,23 @@ impl Supervisor<'_> {
         }
     }
 
+    /// Makes this machine one of those that are at work for a pool. They may change the row all the time, so each row is
+    /// only asked whether it still may join; to find out again what is due would take too long. `None` if it may not.
+    pub(super) fn join(&self, queue: &mut Queue, found: &Subscription) -> Result<Option<Subscription>> {
+        let Some(own) = self.machine() else { return Ok(None) };
+        control::update(queue, found, |current| {
+            let is_as_found = current.rewinds == found.rewinds && !current.state.crews.contains_key(own);
+            let is_ending = current.state.stop.is_some() || current.state.reason.is_some();
+            if !is_as_found || is_ending || current.state.paused || !self.is_at_work_elsewhere(current) {
+                return None;
+            }
+            let mut state = current.state.clone();
+            state.crews.insert(own.to_owned(), self.crew(current, &state));
+            // Others have to see that it was there, whatever becomes of the server.
+            Some(RunUpdate { durable: true, ..RunUpdate::state(state) })
+        })
+    }
+
     /// Removes the crews whose leases are over, and that of a supervisor of this machine which was killed.
     pub(super) fn end_crews(&self, queue: &mut Queue, subscription: &Subscription) -> Result<Crews> {
         let Some(own) = self.machine() else { return Ok(Crews::Settled) };

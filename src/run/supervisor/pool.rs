@@ -144,6 +144,8 @@ struct Pool<'s, 'a> {
     looked_at_others: Instant,
     /// What others have stored, or were told, may make a difference at once.
     looks_again: bool,
+    /// What was decided was not stored, as others had changed the row since.
+    was_refused: bool,
 }
 
 impl Supervisor<'_> {
@@ -160,18 +162,19 @@ impl Supervisor<'_> {
         }
         let given = NextTask { task: Task::Pool, events: 0, given_upto: None, stdin: None };
         let joins = self.is_at_work_elsewhere(found);
-        let mut state = match joins {
-            true => found.state.clone(),
-            false => RunState { handler: None, ..self.started(found, &given, start.newest) },
+        let stored = match joins {
+            true => self.retrying(|| self.join(&mut queue, found))?,
+            false => {
+                let mut state = RunState { handler: None, ..self.started(found, &given, start.newest) };
+                if let Some(own) = self.machine() {
+                    state.crews.insert(own.to_owned(), self.crew(found, &state));
+                }
+                // Others have to see that it was there, whatever becomes of the server.
+                let update = RunUpdate { durable: self.machine().is_some(), ..RunUpdate::state(state) };
+                self.retrying(|| queue.store.update_run(found, &update))?
+            }
         };
-        if let Some(own) = self.machine() {
-            state.crews.insert(own.to_owned(), self.crew(found, &state));
-        }
-        // Others have to see that it was there, whatever becomes of the server.
-        let update = RunUpdate { durable: self.machine().is_some(), ..RunUpdate::state(state) };
-        let Some(subscription) = self.retrying(|| queue.store.update_run(found, &update))? else {
-            return Ok(Next::Again);
-        };
+        let Some(subscription) = stored else { return Ok(Next::Again) };
         let ledger = self.retrying(|| queue.store.ledger(self.consumer))?;
         // A stalled consumer tries one event.
         let probed = start.first.filter(|_| found.state.phase == Phase::Stalled).unwrap_or(0);
@@ -217,6 +220,7 @@ impl Supervisor<'_> {
             has_lost: true,
             looked_at_others: Instant::now(),
             looks_again: false,
+            was_refused: false,
         };
         if joins {
             // They may have to store what they give from now on.
@@ -273,6 +277,7 @@ impl Pool<'_, '_> {
                 let ends = "ends after this run";
                 log!(supervisor.files, Info, "dispatch: consumer={} {ends}", supervisor.consumer);
             }
+            self.take_turn()?;
             // Answers make room for more.
             self.give()?;
             self.write();
@@ -281,6 +286,7 @@ impl Pool<'_, '_> {
             }
             self.store_when_due()?;
             if let Some(queue) = &mut self.queue {
+                queue.store.release();
                 supervisor.keeper.borrow_mut().keep(queue);
             }
             let has_more_to_start = self.due.len() == MOST_DUE;

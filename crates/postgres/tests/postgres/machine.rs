@@ -6,8 +6,9 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use thread_testkit::{Run, Signal, World, kill, send, wait_for, wait_until};
 
@@ -153,6 +154,8 @@ impl Machine {
 pub struct Proxy {
     pub port: u16,
     is_cut: Arc<AtomicBool>,
+    /// How many milliseconds whatever passes takes.
+    delay: Arc<AtomicU64>,
     open: Arc<Mutex<Vec<TcpStream>>>,
 }
 
@@ -160,8 +163,10 @@ impl Proxy {
     pub fn to(port: u16) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let own = listener.local_addr().unwrap().port();
-        let proxy = Proxy { port: own, is_cut: Arc::default(), open: Arc::default() };
-        let (is_cut, open) = (Arc::clone(&proxy.is_cut), Arc::clone(&proxy.open));
+        let (is_cut, delay, open) = (Arc::default(), Arc::default(), Arc::default());
+        let proxy = Proxy { port: own, is_cut, delay, open };
+        let Proxy { is_cut, delay, open, .. } = &proxy;
+        let (is_cut, delay, open) = (Arc::clone(is_cut), Arc::clone(delay), Arc::clone(open));
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let Ok(server) = TcpStream::connect(("127.0.0.1", port)) else { continue };
@@ -169,12 +174,17 @@ impl Proxy {
                 for (from, to) in [(&client, &server), (&server, &client)] {
                     let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
                     open.push(from.try_clone().unwrap());
-                    let is_cut = Arc::clone(&is_cut);
-                    std::thread::spawn(move || pass(from, to, &is_cut));
+                    let (is_cut, delay) = (Arc::clone(&is_cut), Arc::clone(&delay));
+                    std::thread::spawn(move || pass(from, to, &is_cut, &delay));
                 }
             }
         });
         proxy
+    }
+
+    /// From now on, the link is slow.
+    pub fn delay(&self, by: Duration) {
+        self.delay.store(by.as_millis().try_into().unwrap(), Ordering::SeqCst);
     }
 
     /// From now on, nothing gets through, and no connection is closed: as if a cable had been pulled.
@@ -191,13 +201,14 @@ impl Proxy {
     }
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream, is_cut: &AtomicBool) {
+fn pass(mut from: TcpStream, mut to: TcpStream, is_cut: &AtomicBool, delay: &AtomicU64) {
     let mut bytes = [0; 16 * 1024];
     while let Ok(read) = from.read(&mut bytes) {
         if is_cut.load(Ordering::SeqCst) {
             // Until it is healed, which ends this connection.
             continue;
         }
+        std::thread::sleep(Duration::from_millis(delay.load(Ordering::SeqCst)));
         if read == 0 || to.write_all(&bytes[..read]).is_err() {
             break;
         }

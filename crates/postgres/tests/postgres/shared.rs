@@ -243,3 +243,21 @@ fn requests_reach_the_runs_of_both_machines() {
 fn requests_reach_the_kept_handlers_of_both_machines() {
     requests_are_followed("ndjson");
 }
+
+/// The other one changes the row many times before this one has read it and stored something.
+#[test]
+fn a_machine_with_a_slow_link_gets_its_share() {
+    let Some(mut shared) = Shared::new() else { return };
+    shared.subscribe("ndjson", "4", "", &[]);
+    shared.push(60);
+    shared.machines[1].start_worker(LEASE);
+    wait_until("one to be at work", || shared.at_work() == 1);
+    shared.proxy.delay(Duration::from_millis(10));
+    shared.machines[0].start_worker(LEASE);
+    shared.wait_for_both();
+    // Commands get their turn, too.
+    shared.machines[0].ok(&["pause", "bot"]);
+    shared.machines[0].ok(&["resume", "bot"]);
+    shared.proxy.delay(Duration::ZERO);
+    shared.wait_for_all();
+}

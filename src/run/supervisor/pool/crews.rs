@@ -88,6 +88,17 @@ impl Pool<'_, '_> {
         is_due
     }
 
+    /// After a refusal, keeps other machines from changing anything until what is decided next is stored.
+    pub(super) fn take_turn(&mut self) -> Result<()> {
+        if !self.was_refused || !self.has_others() || self.is_void() {
+            return Ok(());
+        }
+        let supervisor = self.supervisor;
+        let queue = open(supervisor, &mut self.queue)?;
+        supervisor.retrying(|| queue.store.hold(supervisor.consumer))?;
+        self.look_again()
+    }
+
     /// Claims what handlers that are kept are to get.
     pub(super) fn claim_given(&mut self) {
         let claims = self.is_kept() && self.crew_now().is_some_and(|crew| crew.claims || self.holds_lines());

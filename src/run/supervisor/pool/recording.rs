@@ -146,8 +146,10 @@ impl Pool<'_, '_> {
         }
         self.uses_steps |= !now.state.asleep.is_empty();
         self.current = now;
-        // Decided on old numbers.
-        self.asks = 0;
+        if self.asks > self.most_places() {
+            // Decided on old numbers. What still holds is stored at once: others may change the row all the time.
+            self.asks = 0;
+        }
         self.find_others_keys()?;
         self.note_places();
         if self.is_joined() {
@@ -166,7 +168,9 @@ impl Pool<'_, '_> {
     /// the claims of the next ones.
     pub(super) fn store_when_due(&mut self) -> Result<()> {
         let is_held = |place: &Place| !place.held.is_empty() && place.held.len() == place.given.len();
-        let waits = self.is_kept() && !self.places.iter().any(is_held);
+        // Others wait while this machine has its turn.
+        let has_turn = std::mem::take(&mut self.was_refused);
+        let waits = self.is_kept() && !has_turn && !self.places.iter().any(is_held);
         let collect = if waits { COLLECT } else { Duration::ZERO };
         if self.changed.is_some_and(|since| since.elapsed() >= collect) {
             self.store()?;
@@ -210,13 +214,19 @@ impl Pool<'_, '_> {
                 ..RunUpdate::default()
             };
             let queue = open(supervisor, &mut self.queue)?;
-            let recorded = supervisor.retrying(|| queue.store.update_run(&self.current, &update))?;
-            if let Some(now) = recorded {
+            if let Some(now) = supervisor.retrying(|| queue.store.update_run(&self.current, &update))? {
                 let before = self.crew_known();
                 self.current = now;
                 self.tell_others(before)?;
                 self.unsynced = if durable { None } else { self.unsynced.or_else(|| Some(Instant::now())) };
                 break;
+            }
+            (self.was_refused, self.looks_again) = (true, true);
+            let has_others = self.has_others();
+            let queue = open(supervisor, &mut self.queue)?;
+            if has_others {
+                // They may be quicker, so that this machine would never have the newest row.
+                supervisor.retrying(|| queue.store.hold(supervisor.consumer))?;
             }
             let now = supervisor.retrying(|| queue.store.subscription(supervisor.consumer))?;
             if !self.accept(now)? {
