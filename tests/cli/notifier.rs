@@ -520,14 +520,23 @@ fn the_watchdog_is_independent_of_the_push_that_started_it() {
     let world = World::with_thread();
     recorder(&world, "exit 0");
     // `stopped_watchdog` already shows that the push ends, with its output closed, before the
-    // watchdog does.
-    let (watchdog, _) = stopped_watchdog(&world);
-    let pid = watchdog.as_raw_nonzero().get() as u32;
-    assert_eq!(stat_field(pid, 3), Some(pid.to_string()), "a session of its own");
-    let mut open = open_files(pid);
-    // The watchdog opened the thread's directory itself.
-    open.retain(|to| to != Path::new("/dev/null") && *to != world.inbox());
-    assert_eq!(open, [world.inbox().join("run/_wake.lock")]);
+    // watchdog does. It may be stopped while it has another file open for a moment.
+    let mut watchdog = None;
+    wait_until("a watchdog with nothing but its lock open", || {
+        let (stopped, _) = stopped_watchdog(&world);
+        let pid = stopped.as_raw_nonzero().get() as u32;
+        assert_eq!(stat_field(pid, 3), Some(pid.to_string()), "a session of its own");
+        let mut open = open_files(pid);
+        // The watchdog opened the thread's directory itself.
+        open.retain(|to| to != Path::new("/dev/null") && *to != world.inbox());
+        let is_alone = open == [world.inbox().join("run/_wake.lock")];
+        watchdog = is_alone.then_some(stopped);
+        if !is_alone {
+            kill_process(stopped, Signal::CONT).unwrap();
+        }
+        is_alone
+    });
+    let watchdog = watchdog.unwrap();
     kill_process(watchdog, Signal::CONT).unwrap();
     world.wait_until_quiet();
 }

@@ -588,7 +588,7 @@ fn resume_ends_no_sleep_and_stop_ends_it_for_good() {
 #[test]
 fn a_sleep_goes_on_after_its_timer_was_killed() {
     let world = World::with_thread();
-    handle(&world, "set -e\nthread sleep a 500ms\necho >>done", &[]);
+    handle(&world, "set -e\nthread sleep a 4s\necho >>done", &[]);
     world.push("order");
     world.wait_for_state("bot", "waiting");
     let mut timer = None;
@@ -731,7 +731,7 @@ fn runs_name_the_steps_that_were_done_in_them() {
 fn info_says_what_sleeps_and_how_long() {
     for concurrency in [&[][..], &["--concurrency", "2"]] {
         let world = World::with_thread();
-        let script = "set -e\nthread sleep nap 500ms\nthread await x --subtype x";
+        let script = "set -e\nthread sleep nap 4s\nthread await x --subtype x";
         handle(&world, script, &[&["--filter", "subtype IS NULL"], concurrency].concat());
         world.push("order");
         let mut asleep = Value::Null;
