@@ -94,6 +94,10 @@ pub trait Lease: Send {
     /// For how long from now no other machine can have it.
     fn left(&self) -> Duration;
 
+    /// Whether [`COMMIT`](crate::files::COMMIT) is touched within about a second if there are new events, also without a
+    /// notice. Otherwise the holder has to look for them.
+    fn tells_of_events(&self) -> bool;
+
     /// The request to end the run of the subscription with this token, as far as it is known already. Never waits,
     /// because a handler may have to be ended soon; [`CONTROL`](crate::files::CONTROL) is touched when there is
     /// something new.

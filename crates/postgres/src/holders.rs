@@ -57,8 +57,17 @@ static CLOCK: LazyLock<String> = LazyLock::new(|| {
     format!("{}{}", boot_id(), namespace.display())
 });
 
-/// What is known of a consumer's row: the subscription's token, its revision, and the request to end its run.
-pub type Row = (String, i64, Option<StopRequest>);
+/// What is known of a consumer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Those of its row.
+    pub token: String,
+    pub revision: i64,
+    /// The request to end its run.
+    pub stop: Option<StopRequest>,
+    /// The newest event of the thread.
+    pub newest: i64,
+}
 
 /// What was found for a holder.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -321,19 +330,21 @@ impl Renewer<'_> {
         if holders.is_empty() {
             return Ok(HashSet::new());
         }
-        let sql = "SELECT c.thread, c.consumer_id, c.token, c.revision, (c.run::json -> 'stop')::text \
+        let sql = "SELECT c.thread, c.consumer_id, c.token, c.revision, (c.run::json -> 'stop')::text, n.newest \
                    FROM @consumers AS c JOIN unnest($1, $2) AS h (thread, consumer) \
-                   ON c.thread = h.thread AND c.consumer_id = h.consumer";
+                   ON c.thread = h.thread AND c.consumer_id = h.consumer \
+                   JOIN @counters AS n ON n.thread IN (c.thread, -c.thread)";
         let consumer = |entry: &Entry| entry.name.split('~').next().unwrap_or_default().to_owned();
         let threads: Vec<i64> = holders.iter().map(|(_, entry)| entry.thread).collect();
         let consumers: Vec<String> = holders.iter().map(|(_, entry)| consumer(entry)).collect();
         let values: [Param<'_>; 2] = [(&threads, Type::INT8_ARRAY), (&consumers, Type::TEXT_ARRAY)];
         let rows = link.at_once("asking for changes", sql, &values)?;
         let stop = |json: Option<&str>| json.and_then(|json| serde_json::from_str(json).ok());
-        let mut found: HashMap<(i64, String), Row> = rows
-            .iter()
-            .map(|row| ((row.get(0), row.get(1)), (row.get(2), row.get(3), stop(row.get(4)))))
-            .collect();
+        let mut found: HashMap<(i64, String), Row> = HashMap::new();
+        for row in &rows {
+            let (token, revision, newest) = (row.get(2), row.get(3), row.get(5));
+            found.insert((row.get(0), row.get(1)), Row { token, revision, stop: stop(row.get(4)), newest });
+        }
         let mut changed = HashSet::new();
         for ((path, entry), consumer) in holders.iter().zip(consumers) {
             let row = found.remove(&(entry.thread, consumer));

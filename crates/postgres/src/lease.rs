@@ -14,13 +14,13 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use thread::files::CONTROL;
+use thread::files::{COMMIT, CONTROL};
 use thread::model::run::{RunState, StopRequest};
 use thread::model::subscription::ConsumerId;
 use thread::store::{Lease, Leased};
@@ -218,6 +218,7 @@ pub fn take(
     let key = (link.target.base()?, consumer.clone());
     let shared = Arc::new(Shared {
         until: AtomicI64::new(asked.saturating_add(length_ms)),
+        is_asked_for: AtomicBool::new(false),
         state: Mutex::default(),
         noticed: Condvar::new(),
     });
@@ -232,7 +233,7 @@ pub fn take(
         row: None,
         asked: 0,
         passed_on: asked - PASSED_ON_FOR,
-        control: key.0.join(CONTROL),
+        base: key.0.clone(),
         shared: Arc::clone(&shared),
         ends,
     };
@@ -249,6 +250,8 @@ pub fn take(
 struct Shared {
     /// Until when no other machine can have it, on the clock of [`now`].
     until: AtomicI64,
+    /// The process that renews leases asks for this consumer, too.
+    is_asked_for: AtomicBool,
     state: Mutex<State>,
     noticed: Condvar,
 }
@@ -295,6 +298,10 @@ impl Lease for Held {
         Duration::from_millis(u64::try_from(left).unwrap_or(0))
     }
 
+    fn tells_of_events(&self) -> bool {
+        self.shared.is_asked_for.load(Ordering::SeqCst)
+    }
+
     fn stop_request(&self, token: &str) -> Option<StopRequest> {
         let mut state = self.shared.state();
         state.looks = true;
@@ -316,6 +323,12 @@ impl Drop for Held {
     }
 }
 
+fn touch(path: &Path) {
+    if let Ok(file) = File::options().write(true).open(path) {
+        drop(file.set_modified(SystemTime::now()));
+    }
+}
+
 /// Renews a lease on a dedicated thread, and passes on requests of other machines.
 struct Renewer {
     consumer: ConsumerId,
@@ -332,8 +345,8 @@ struct Renewer {
     asked: i64,
     /// When a change of it was last passed on.
     passed_on: i64,
-    /// The file that the supervisor watches.
-    control: PathBuf,
+    /// Where the files are that the supervisor watches.
+    base: PathBuf,
     shared: Arc<Shared>,
     /// Dropped at the end.
     ends: Sender<()>,
@@ -396,6 +409,8 @@ impl Renewer {
                 self.pass_on(answer.row, answer.asked);
             }
         }
+        let is_known = is_asked_for && self.row.is_some();
+        self.shared.is_asked_for.store(is_known, Ordering::SeqCst);
         let age = now() - self.renewed;
         // The process that renews for others may need two steps, and this one another.
         if age >= self.length_ms / 16 * if is_attended { 7 } else { 4 } {
@@ -439,26 +454,36 @@ impl Renewer {
     /// Asks for the consumer's row.
     fn look(&mut self, link: &mut Link) -> Result<()> {
         let asked = now();
-        let sql = "SELECT token, revision, run FROM @consumers WHERE thread = $1 AND consumer_id = $2";
+        let sql = "SELECT c.token, c.revision, c.run, n.newest FROM @consumers AS c \
+                   JOIN @counters AS n ON n.thread IN (c.thread, -c.thread) \
+                   WHERE c.thread = $1 AND c.consumer_id = $2";
         let row =
             link.reading("asking for changes", |session| session.row(sql, &[text(&self.consumer.as_str())]))?;
-        let stop = |row: &postgres::Row| from_json::<RunState>(row.get(2)).stop;
-        self.pass_on(row.map(|row| (row.get(0), row.get(1), stop(&row))), asked);
+        let found = row.map(|row| Row {
+            token: row.get(0),
+            revision: row.get(1),
+            stop: from_json::<RunState>(row.get(2)).stop,
+            newest: row.get(3),
+        });
+        self.pass_on(found, asked);
         Ok(())
     }
 
-    /// Passes requests of other machines, and changes of the consumer's row, to the supervisor.
+    /// Passes requests of other machines, changes of the consumer's row, and new events to the supervisor.
     fn pass_on(&mut self, row: Option<Row>, asked: i64) {
         self.asked = asked;
-        if self.row == row {
-            return;
+        let newest = |row: &Option<Row>| row.as_ref().map(|row| row.newest);
+        if newest(&self.row) != newest(&row) {
+            touch(&self.base.join(COMMIT));
         }
-        self.shared.state().stop =
-            row.as_ref().and_then(|(token, _, stop)| stop.map(|stop| (token.clone(), stop)));
+        let about = |row: &Option<Row>| row.as_ref().map(|row| (row.token.clone(), row.revision, row.stop));
+        let is_changed = about(&self.row) != about(&row);
         self.row = row;
-        self.passed_on = now();
-        if let Ok(file) = File::options().write(true).open(&self.control) {
-            drop(file.set_modified(SystemTime::now()));
+        if is_changed {
+            let stop = self.row.as_ref().and_then(|row| Some((row.token.clone(), row.stop?)));
+            self.shared.state().stop = stop;
+            self.passed_on = now();
+            touch(&self.base.join(CONTROL));
         }
     }
 

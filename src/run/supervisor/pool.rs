@@ -264,14 +264,14 @@ impl Pool<'_, '_> {
         let has_notices = commits.is_some() && watcher.notices().is_some();
         let look_every = if has_notices { LOOK_EVERY } else { WITHOUT_NOTICES };
         let mut noted = false;
-        let (mut looked, mut stamp) = (Instant::now(), None);
+        let (mut looked, mut stamp, mut asked) = (Instant::now(), None, true);
         // Before a handler is looked at: even one that ends at once has failed at an event.
         self.give()?;
         self.write();
         loop {
             self.take_over()?;
             let more = self.look_at_places()?;
-            self.follow_requests();
+            self.follow_requests(asked);
             if !noted && supervisor.shutdown.requests() > 0 {
                 noted = true;
                 let ends = "ends after this run";
@@ -306,7 +306,8 @@ impl Pool<'_, '_> {
             let is_busy = more || has_more_to_start || looks_again;
             let timeout = if is_busy { Duration::ZERO } else { self.patience().min(look_every) };
             self.wait(timeout);
-            let (mut asked, mut pushed) = (!has_notices, !has_notices);
+            let mut pushed = !has_notices;
+            asked = !has_notices;
             for notice in watcher.take() {
                 match notice {
                     Notice::Touched(watch) if Some(watch) == commits => pushed = true,
@@ -316,10 +317,12 @@ impl Pool<'_, '_> {
             }
             if looked.elapsed() >= look_every {
                 looked = Instant::now();
-                // A commit by another program gives no notice.
-                let now = Stamp::of(supervisor.files.location(), supervisor.files.path());
-                pushed |= now != stamp;
-                stamp = now;
+                if !supervisor.lease.as_ref().is_some_and(|lease| lease.tells_of_events()) {
+                    // A commit by another program gives no notice.
+                    let now = Stamp::of(supervisor.files.location(), supervisor.files.path());
+                    pushed |= now != stamp;
+                    stamp = now;
+                }
                 self.keep_guarded();
                 asked |= self.looks_at_others();
             }
@@ -382,8 +385,8 @@ impl Pool<'_, '_> {
         self.places.iter_mut().for_each(|place| place.close(why));
     }
 
-    /// Follows requests to this process.
-    fn follow_requests(&mut self) {
+    /// Follows requests to this process; `asked`: there may be one in the consumer's row.
+    fn follow_requests(&mut self, asked: bool) {
         let supervisor = self.supervisor;
         if supervisor.shutdown.requests() > 0 && self.closing.is_none() {
             self.close(Closing::Asked);
@@ -408,9 +411,8 @@ impl Pool<'_, '_> {
             let left = lease.left().saturating_sub(lease.length() / 8);
             self.places.iter_mut().for_each(|place| place.interrupt(left));
         }
-        if let Some(stop) =
-            supervisor.lease.as_ref().and_then(|lease| lease.stop_request(&self.current.token))
-        {
+        let lease = supervisor.lease.as_ref().filter(|_| asked);
+        if let Some(stop) = lease.and_then(|lease| lease.stop_request(&self.current.token)) {
             self.current.state.stop.get_or_insert(stop);
         }
         if self.current.state.stop.is_some()

@@ -349,12 +349,44 @@ fn all_threads_are_looked_at_if_the_servers_clock_was_set_but_not_if_an_answer_i
     all_are_said(&mut all);
 }
 
+/// A server that logs its statements.
+fn talkative() -> Option<Server> {
+    let settings = ["log_min_messages=log", "log_statement=all"];
+    Server::start_with(&Options { settings: &settings, ..Options::default() })
+}
+
+/// Waits until nothing asks the server more often than twice a second in all, and counts for some seconds.
+fn asks_twice_a_second(server: &Server) {
+    let logged = || {
+        let log = fs::read_to_string(server.dir.join("log")).unwrap();
+        log.lines().filter(|line| line.contains(" execute ") || line.contains(" statement: ")).count()
+    };
+    let mut before = logged();
+    wait_until("it to be quiet", || {
+        std::thread::sleep(Duration::from_secs(1));
+        let now = logged();
+        let is_quiet = now - before <= 4;
+        before = now;
+        is_quiet
+    });
+    let (began, before) = (Instant::now(), logged());
+    std::thread::sleep(Duration::from_secs(5));
+    let (count, seconds) = (logged() - before, began.elapsed().as_secs_f64());
+    println!("{count} statements in {seconds:.1} s");
+    assert!((3.0..=2.0 * seconds + 4.0).contains(&(count as f64)), "{count} statements in {seconds:.1} s");
+}
+
+/// Stores an event as another program does, which announces nothing. `of`: a condition for the thread, with the first event.
+fn insert_second(server: &Server, of: &str) {
+    server.psql(&format!(
+        "BEGIN; UPDATE s.counters SET newest = 2 WHERE {of}; INSERT INTO s.events \
+         SELECT thread, 2, created_at, source, type, subtype, content, metadata, NULL FROM s.events WHERE {of}; COMMIT"
+    ));
+}
+
 #[test]
 fn a_worker_of_many_threads_asks_once_a_second_for_all() {
-    let settings = ["log_min_messages=log", "log_statement=all"];
-    let Some(server) = Server::start_with(&Options { settings: &settings, ..Options::default() }) else {
-        return;
-    };
+    let Some(server) = talkative() else { return };
     let location = server.location_of("s", "inbox");
     let whole = location.replace("#inbox", "");
     let mut machine = Machine::new(&location);
@@ -372,32 +404,38 @@ fn a_worker_of_many_threads_asks_once_a_second_for_all() {
     let out = machine.path("out");
     let handled = |count: usize| fs::read_to_string(&out).is_ok_and(|text| text.lines().count() == count);
     wait_until("the first event", || handled(1));
-    let logged = || {
-        let log = fs::read_to_string(server.dir.join("log")).unwrap();
-        log.lines().filter(|line| line.contains(" execute ") || line.contains(" statement: ")).count()
-    };
     // Until each thread was looked at, and the last supervisor is gone.
-    let mut before = logged();
-    wait_until("it to be quiet", || {
-        std::thread::sleep(Duration::from_secs(1));
-        let now = logged();
-        let is_quiet = now - before <= 4;
-        before = now;
-        is_quiet
-    });
-    let (began, before) = (Instant::now(), logged());
-    std::thread::sleep(Duration::from_secs(5));
-    let (count, seconds) = (logged() - before, began.elapsed().as_secs_f64());
-    println!("{count} statements in {seconds:.1} s");
-    assert!((3.0..=2.0 * seconds + 4.0).contains(&(count as f64)), "{count} statements in {seconds:.1} s");
-    // As another program does, which announces nothing.
-    server.psql(
-        "BEGIN; UPDATE s.counters SET newest = 2 WHERE thread = 1; \
-         INSERT INTO s.events SELECT thread, 2, created_at, source, type, subtype, content, metadata, NULL FROM s.events; COMMIT",
-    );
+    asks_twice_a_second(&server);
+    insert_second(&server, "thread = 1");
     wait_until("the second event", || handled(2));
     machine.ok(&["push", "--in", "1s", "x"]);
     wait_until("the third event", || handled(3));
     machine.ok(&["push", "x", "-t", &location.replace("#inbox", "#t7")]);
     assert_eq!(machine.end_worker(), Some(0));
+}
+
+#[test]
+fn idle_handlers_that_are_kept_are_asked_for_with_all_others() {
+    let Some(server) = talkative() else { return };
+    let names: Vec<String> = (1..=8).map(|n| format!("t{n}")).collect();
+    let location = |name: &str| server.location_of("s", name);
+    let mut machine = Machine::new(&location("t1"));
+    let handler = "tee -a out | sed -u 's/.*\"id\":\\([0-9]*\\).*/{\"ack\":\\1}/'";
+    for name in &names {
+        let location = location(name);
+        machine.ok(&["init", &location]);
+        let kept = ["--deliver", "ndjson", "--concurrency", "2"];
+        machine.ok(&[&["subscribe", "-t", &location, "bot", handler][..], &kept].concat());
+    }
+    machine.start_worker(&["--thread", &location("").replace('#', "")]);
+    names.iter().for_each(|name| drop(machine.ok(&["push", "-t", &location(name), "x"])));
+    let out = machine.path("out");
+    let handled = |count: usize| fs::read_to_string(&out).is_ok_and(|text| text.lines().count() == count);
+    wait_until("the first events", || handled(8));
+    asks_twice_a_second(&server);
+    // They are kept.
+    assert!(names.iter().all(|name| machine.ok(&["info", "-t", &location(name)]).contains("state: running")));
+    insert_second(&server, "thread = (SELECT thread FROM s.threads WHERE name = 't5')");
+    wait_until("the event that nobody announced", || handled(9));
+    machine.ok(&["stop", "-t", &location("t5"), "bot"]);
 }
