@@ -457,6 +457,9 @@ fn what_has_another_type_counts_as_not_given() {
     let record = read("toolcall", call, metadata);
     assert_eq!(record.entry, Entry::ToolCall(ToolCall::new("c", "", Value::Null)));
     assert_eq!((record.run_id, record.attempt, record.for_client), (None, 0, true));
+    let located = read("toolcall", r#"{"call_id":"c","locations":[{"path":"p"}]}"#, "{}");
+    let locations = json!([{ "path": "p" }]);
+    assert!(matches!(located.entry, Entry::ToolCall(call) if call.locations == locations));
     let result = |content| match read("toolresult", content, "{}").entry {
         Entry::ToolResult(result) => Some(result.outcome),
         _ => None,
@@ -487,6 +490,10 @@ fn the_design_shows_a_call_as_it_is_stored() {
     let event = Run { reply_to: 1, ..run() }.tool_call(&ToolCall::new("c", "grep", json!({ "for": "x" })));
     assert!(design.contains(&format!("\n{}\n{}\n", event.content, event.metadata.as_deref().unwrap())));
     assert_eq!(record(&event).shown_call_id().as_deref(), Some("c.2"));
+    let (parent_call_id, sub_agent, event) = ("c".into(), "s".into(), "status".into());
+    let told =
+        SubAgent { parent_call_id, attempt: 2, sub_agent, sub_event_id: 4, event, payload: Value::Null };
+    assert_eq!(record(&super::sub_agent(&told)).shown_call_id().as_deref(), Some("c.2"));
 }
 
 #[test]

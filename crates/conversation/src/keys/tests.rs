@@ -187,6 +187,18 @@ fn stored_as(event: &NewEvent<'_>, id: i64) -> Event {
 }
 
 #[test]
+fn what_several_processes_tell_is_stored_once() {
+    let (parent_call_id, sub_agent, event) = ("c".into(), "s".into(), "status".into());
+    let told =
+        SubAgent { parent_call_id, attempt: 1, sub_agent, sub_event_id: 4, event, payload: Value::Null };
+    let moved = Moved { name: "b".into(), ..Moved::default() };
+    let mut world = World::new();
+    for event in [crate::sub_agent(&told), crate::moved("x", "m", &moved).unwrap()] {
+        assert_eq!([(); 2].map(|()| world.queue.push(&event).unwrap().repeated), [false, true]);
+    }
+}
+
+#[test]
 fn what_finds_its_key_taken_is_stored_under_another_and_a_run_ends_with_what_had_been_said() {
     let holder = stored_as(&other(), 9);
     let instead = |event: &NewEvent<'static>| instead(event.clone(), &holder);
