@@ -395,8 +395,12 @@ mod tests {
                 );
             }
         }
-        let in_time = made(schedule(cron("0 * * * *", "UTC"), CatchUp::None, next), "2026-03-18T20:00:02Z");
-        assert_eq!(in_time.0, ["2026-03-18T20:00Z"]);
+        for (now, expected) in
+            [("2026-03-18T20:00:59.999Z", &["2026-03-18T20:00Z"][..]), ("2026-03-18T20:01:00Z", &[])]
+        {
+            let in_time = made(schedule(cron("0 * * * *", "UTC"), CatchUp::None, next), now);
+            assert_eq!(in_time.0, expected, "{now}");
+        }
         let each = schedule(Timing::Every(Duration::from_millis(100)), CatchUp::All, next);
         assert_eq!(each.due(at(now)).unwrap().0.len(), MOST_AT_ONCE);
         assert_eq!(made(each, "2026-03-18T20:10:00Z").0.len(), 6001);

@@ -231,8 +231,10 @@ mod tests {
     fn the_words_of_a_step_are_abridged() {
         assert_eq!(step(Kind::Step, &[b"echo", b"a b"]).words, "echo 'a b'");
         assert_eq!(step(Kind::Await, &[b"id >", b"5"]).words, "id > 5");
+        let whole = "é".repeat(100);
+        assert_eq!(step(Kind::Await, &[whole.as_bytes()]).words, whole);
         let words = step(Kind::Await, &["é".repeat(101).as_bytes()]).words;
-        assert_eq!(words, format!("{}…", "é".repeat(100)));
+        assert_eq!(words, format!("{whole}…"));
     }
 
     #[test]
@@ -249,6 +251,24 @@ mod tests {
         assert_eq!(stored["scanned"], 1);
         let of_none = Step { scanned: 0, ..step(Kind::Await, &[b"id > 5"]) };
         assert_eq!(serde_json::to_value(of_none).unwrap().get("scanned"), None);
+    }
+
+    #[test]
+    fn the_state_of_a_step_is_one_word_and_only_one_that_waits_holds_its_event() {
+        let now = chrono::Utc::now();
+        let (before, after) = (now - chrono::TimeDelta::hours(1), now + chrono::TimeDelta::hours(1));
+        for (kind, until, ended, timed_out, state, holds) in [
+            (Kind::Step, None, None, false, "begun", false),
+            (Kind::Step, None, Some(now), false, "done", false),
+            (Kind::Sleep, Some(after), None, false, "waiting", true),
+            (Kind::Sleep, Some(now), None, false, "due", false),
+            (Kind::Sleep, Some(after), Some(now), false, "done", false),
+            (Kind::Await, None, None, false, "waiting", true),
+            (Kind::Await, Some(now), Some(now), true, "timed_out", false),
+        ] {
+            let step = Step { since: before, until, ended, timed_out, ..step(kind, &[b"a"]) };
+            assert_eq!((step.state(now), step.holds(now)), (state, holds), "{step:?}");
+        }
     }
 
     #[test]

@@ -178,3 +178,6 @@ pub fn instead(event: NewEvent<'static>, holder: &Event) -> Result<Option<NewEve
 fn record_of(event: &NewEvent<'_>) -> Record {
     Record::of(event.row(i64::MAX, "").to_event())
 }
+
+#[cfg(test)]
+mod tests;

@@ -71,10 +71,7 @@ impl Record {
 
     /// What a client handed to the agent with it.
     pub fn input(&self) -> ClientInput {
-        match &self.entry {
-            Entry::Message(message) => ClientInput::of(&message.other),
-            _ => Metadata::of(&self.event).run_input,
-        }
+        Metadata::of(&self.event).run_input
     }
 }
 

@@ -181,9 +181,30 @@ mod tests {
         for _ in 0..3 {
             sum += &Spent {
                 cost: Cost::reported(&json!({ "amount": 0.1, "currency": "EUR" })),
+                usage: Usage { input_tokens: 9, ..Usage::default() },
                 ..Spent::default()
             };
         }
-        assert_eq!(sum.cost.to_string(), "0.3 EUR");
+        assert_eq!((sum.cost.to_string(), sum.usage.input_tokens), ("0.3 EUR".to_owned(), 27));
+    }
+
+    #[test]
+    fn what_was_spent_is_in_the_metadata_of_an_event_if_it_is_known() {
+        let usage = Usage { input_tokens: 9, ..Usage::default() };
+        let cost = Cost { amount: 2.5, currency: "USD".into() };
+        for (spent, metadata, is_nothing) in [
+            (Spent::default(), None, true),
+            (Spent { agent: Some("a".into()), ..Spent::default() }, Some(json!({ "agent": "a" })), true),
+            (Spent { usage, ..Spent::default() }, Some(json!({ "usage": usage })), false),
+            (Spent { cost: cost.clone(), ..Spent::default() }, Some(json!({ "cost": cost })), false),
+        ] {
+            assert_eq!(spent.is_nothing(), is_nothing, "{spent:?}");
+            let event = spent.noted(NewEvent::message("x", "y").unwrap());
+            let noted = event.metadata.map(|text| serde_json::from_str(&text).unwrap());
+            assert_eq!(noted, metadata);
+            let noted: Value = noted.unwrap_or_default();
+            let agent = noted["agent"].as_str().map(str::to_owned);
+            assert_eq!(Spent::of(agent, &noted["usage"], &noted["cost"]), spent);
+        }
     }
 }

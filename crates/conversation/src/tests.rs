@@ -69,6 +69,10 @@ fn a_turns_text_is_that_of_its_parts() {
     assert_eq!((turn().text().as_str(), turn().total_tokens()), ("all", Some(5)));
     assert_eq!(text(json!([{ "type": "text", "text": "a" }, 5, { "text": "b" }])), "ab");
     assert_eq!(text(Value::Null), "");
+    for (calls, has_calls) in [(json!([1]), true), (json!([]), false), (Value::Null, false)] {
+        let message = Map::from_iter([("tool_calls".to_owned(), calls)]);
+        assert_eq!(ModelTurn { message, ..turn() }.has_calls(), has_calls);
+    }
 }
 
 #[test]
@@ -241,6 +245,11 @@ fn of_a_result_that_is_too_long_the_beginning_is_kept_with_a_note() {
     assert!(text.starts_with(r#"["x","x","#) && text.ends_with("\n[cut: 4194305 bytes in all]"));
     let short = Ok(json!("é".repeat(MAX_RESULT / 2)));
     assert_eq!(read_back(short.clone()), short);
+    // With its brackets and quotes it is just as long as it may be.
+    let full = json!(["x".repeat(MAX_RESULT - 4)]);
+    assert_eq!(read_back(Ok(full.clone())), Ok(full.clone()));
+    let full = ToolResult { content: full, ..result(Ok(Value::Null)) };
+    assert_eq!(read(&run().tool_result(&full)).1, Entry::ToolResult(full));
 }
 
 #[test]
@@ -275,6 +284,25 @@ fn only_self_starts_or_ends_a_run() {
 #[test]
 fn an_answer_of_the_agent_to_its_own_request_is_none() {
     assert_eq!(read(&permission_answer(SELF, "p", "y").unwrap()).1, Entry::Other);
+}
+
+#[test]
+fn a_request_is_closed_by_any_of_its_choices_and_waits_as_long_as_it_says() {
+    for (request_id, choice, closes) in
+        [("p", "y", true), ("p", "n", true), ("p", "", true), ("p", "z", false), ("q", "y", false)]
+    {
+        let answer = PermissionAnswer { request_id: request_id.into(), choice: choice.into() };
+        assert_eq!(answer.closes("p", ["y", "n"].into_iter()), closes, "{answer:?}");
+    }
+    for (kind, is_rejection) in [("allow_once", false), ("reject_once", true), ("reject_always", true)] {
+        let choice = Choice { id: "a".into(), name: "A".into(), kind: kind.into() };
+        assert_eq!(choice.is_rejection(), is_rejection);
+    }
+    for wait_ms in [None, Some(5)] {
+        let asked: Permission =
+            serde_json::from_value(json!({ "request_id": "p", "choices": [], "wait_ms": wait_ms })).unwrap();
+        assert_eq!(asked.wait(), wait_ms.map(std::time::Duration::from_millis));
+    }
 }
 
 #[test]
@@ -457,6 +485,9 @@ fn what_has_another_type_counts_as_not_given() {
     let record = read("toolcall", call, metadata);
     assert_eq!(record.entry, Entry::ToolCall(ToolCall::new("c", "", Value::Null)));
     assert_eq!((record.run_id, record.attempt, record.for_client), (None, 0, true));
+    let located = read("toolcall", r#"{"call_id":"c","locations":[{"path":"p"}]}"#, "{}");
+    let locations = json!([{ "path": "p" }]);
+    assert!(matches!(located.entry, Entry::ToolCall(call) if call.locations == locations));
     let result = |content| match read("toolresult", content, "{}").entry {
         Entry::ToolResult(result) => Some(result.outcome),
         _ => None,
@@ -487,6 +518,10 @@ fn the_design_shows_a_call_as_it_is_stored() {
     let event = Run { reply_to: 1, ..run() }.tool_call(&ToolCall::new("c", "grep", json!({ "for": "x" })));
     assert!(design.contains(&format!("\n{}\n{}\n", event.content, event.metadata.as_deref().unwrap())));
     assert_eq!(record(&event).shown_call_id().as_deref(), Some("c.2"));
+    let (parent_call_id, sub_agent, event) = ("c".into(), "s".into(), "status".into());
+    let told =
+        SubAgent { parent_call_id, attempt: 2, sub_agent, sub_event_id: 4, event, payload: Value::Null };
+    assert_eq!(record(&super::sub_agent(&told)).shown_call_id().as_deref(), Some("c.2"));
 }
 
 #[test]

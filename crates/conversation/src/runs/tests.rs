@@ -226,7 +226,10 @@ fn a_cancel_ends_running_and_queued_runs_and_no_others() {
     assert_eq!(talk.next(), Next::End(queued, why()));
     let entry = cancelled(queued);
     talk.note(None, entry, false);
-    assert_eq!(talk.next(), Next::Run(other));
+    assert_eq!((talk.next(), talk.runs.cancelled(0)), (Next::Run(other), None));
+    let last = talk.message(Priority::Next);
+    talk.cancel(last);
+    assert_eq!(talk.runs.cancelled(0), Some((last, why())));
 }
 
 #[test]
@@ -445,6 +448,7 @@ fn a_cursor_that_is_set_forward_ends_runs() {
     assert_eq!((talk.runs.active(), talk.next()), (None, Next::Run(second)));
     assert!(!talk.runs.acknowledged(first), "it is there already");
     assert!(talk.runs.acknowledged(100) && !talk.runs.acknowledged(101));
+    assert!(!talk.runs.acknowledged(1), "it is past that");
     talk.message(Priority::Next);
     assert_eq!((talk.next(), talk.runs.acknowledge()), (Next::Nothing, None));
 }

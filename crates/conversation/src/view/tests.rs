@@ -82,6 +82,12 @@ fn a_call_of_a_later_attempt_is_another_and_only_the_first_result_counts() {
         ]
     );
     assert_eq!(view.open_calls().map(|(id, _)| id).collect::<Vec<_>>(), ["c.2"]);
+    // The first attempt's has no number, and what only looks like one is none.
+    for (made, is_it) in [("c", true), ("c.x", false)] {
+        let made = run(1).tool_call(&call(made));
+        let (_, changes) = fold(&[message(), run(1).started(), made, sub(0, "status", json!("done"))]);
+        assert_eq!(changes[3].starts_with("sub of c [Began"), is_it, "{}", changes[3]);
+    }
 }
 
 #[test]
@@ -140,20 +146,57 @@ fn the_text_of_a_turn_that_was_cut_does_not_count() {
 }
 
 #[test]
+fn what_else_an_agent_does_is_told_as_it_is() {
+    let (_, changes) = fold(&[
+        message(),
+        run(1).started(),
+        run(1).thinking("m", "hm"),
+        run(1).thinking("m", ""),
+        run(1).status(Status::Done),
+        run(1).plan(&json!([1])),
+        run(1).state_delta(&json!([2])),
+        run(1).unsupported(&["state"]),
+    ]);
+    assert_eq!(
+        changes[2..],
+        [
+            "Thinking(\"hm\")",
+            "-",
+            "Status(Done)",
+            "Plan(Array [Number(1)])",
+            "StateDelta(Array [Number(2)])",
+            "Unsupported([\"state\"])",
+        ]
+    );
+}
+
+#[test]
 fn the_state_of_a_failed_attempt_is_undone() {
+    let set = |state: &mut Value| {
+        *state = json!(3);
+        Ok::<_, ()>(())
+    };
+    assert_eq!(fold(&[message()]).0.state, json!({ "n": 1 }));
+    assert_eq!(fold(&[Message::text("hello").event("x").unwrap()]).0.state, json!({}));
+    assert_eq!(RunView::of(1).state, json!({}));
     let state = run(1).state(&json!({ "n": 2 }));
     let failed = run(1).attempt_failed("x", None);
     let (view, changes) =
         fold(&[message(), run(1).started(), state.clone(), failed.clone(), run(2).started()]);
     assert_eq!((&*changes[4], view.state), ("attempt 2 true", json!({ "n": 1 })));
     let client = run(1).client_tool_result("web", &result("c"), ClientInput::of(&Default::default()));
-    let (mut view, _) = fold(&[message(), run(1).started(), state, client]);
+    let begun = [message(), run(1).started(), state, client];
+    let given = ClientInput(json!({ "state": { "n": 4 } }).as_object().cloned().unwrap_or_default());
+    let given = run(1).client_tool_result("web", &result("c"), given);
+    assert_eq!(fold(&[&begun[..], &[given]].concat()).0.state, json!({ "n": 4 }));
+    let (mut view, _) = fold(&begun[..2]);
+    let restart = Record::of(run(2).started().row(9, "2026-03-18T10:30:00.123Z").to_event());
+    assert_eq!(view.patch(set), Ok(()));
+    let restored = Change::Attempt { number: 2, restored: true };
+    assert_eq!((view.apply(&restart), &view.state), (Some(restored), &json!({ "n": 1 })));
+    let (mut view, _) = fold(&begun);
     assert_eq!(view.state, json!({ "n": 2 }));
     assert_eq!(view.patch(|_| Err("no")), Err("no"));
-    let set = |state: &mut Value| {
-        *state = json!(3);
-        Ok::<_, ()>(())
-    };
     assert_eq!(view.patch(set), Ok(()));
     assert_eq!(view.state, 3);
 }
@@ -184,6 +227,10 @@ fn a_request_is_open_until_a_choice_of_it_is_made_or_the_attempt_fails() {
     let open: Vec<_> =
         view.asked().map(|one| (one.event_id, one.call_id.as_deref(), one.call_is_known)).collect();
     assert_eq!(open, [(5, Some("c"), true)]);
+    assert_eq!(view.request("q").map(|one| one.event_id), Some(5));
+    assert!(view.request("p").is_none());
+    let (view, _) = fold(&[message(), run(1).started(), run(1).permission(&asked("p"))]);
+    assert_eq!(view.request("p").map(|one| one.call_is_known), Some(false));
     let failed = run(1).attempt_failed("x", None);
     let (view, _) = fold(&[message(), run(1).started(), run(1).permission(&asked("p")), failed]);
     assert_eq!(view.asked().count(), 0);
@@ -210,6 +257,25 @@ fn a_sub_agent_ends_once_with_its_own_end_or_that_of_its_call_or_attempt() {
     let started = ToolResult::new("c", "x", Ok(json!({ "sub_agent": "s-1", "status": "started" })));
     let (view, _) = with(&[run(1).tool_result(&started)]);
     assert_eq!(view.open_sub_agents().count(), 1);
+    // It did not say so, or that was another call.
+    for outcome in
+        [json!({ "sub_agent": "s-1", "status": "done" }), json!({ "sub_agent": 1, "status": "started" })]
+    {
+        let (view, _) = with(&[run(1).tool_result(&ToolResult::new("c", "x", Ok(outcome)))]);
+        assert_eq!(view.open_sub_agents().count(), 0);
+    }
+    let (view, _) = with(&[run(1).tool_call(&call("d")), run(1).tool_result(&result("d"))]);
+    assert_eq!(view.open_sub_agents().count(), 1);
+    // It fails, and goes on if that was an attempt of several.
+    for (event, payload, change, is_open) in [
+        ("error", json!({ "error": "no", "retryable": true }), r#"AttemptFailed("no")"#, true),
+        ("error", json!({ "error": "no", "retryable": false }), r#"Failed("no")"#, false),
+        ("cancelled", json!({ "message": "by x" }), r#"Cancelled("by x")"#, false),
+    ] {
+        let (view, changes) = with(&[sub(1, event, payload)]);
+        assert_eq!(changes[4], format!("sub of c [{change}]"));
+        assert_eq!(view.open_sub_agents().count() == 1, is_open, "{change}");
+    }
     // All of it is told late.
     let (_, changes) = fold(&[&begun()[..3], &[run(1).tool_result(&result("c")), end]].concat());
     assert_eq!(changes[4], "sub of c [Began, Answered(None)]");
@@ -230,6 +296,12 @@ fn the_calls_of_a_sub_agent_are_its_own_and_its_parent_is_found_without_the_atte
     assert!(changes[4].starts_with(r#"sub of c.2 [Returned { id: "s-1/c""#), "{}", changes[4]);
     assert_eq!(changes[5], "-", "there is no such call in the first attempt");
     assert_eq!(view.open_calls().map(|(id, _)| id).collect::<Vec<_>>(), ["c.2"]);
+    // The first attempt's has no number, and what only looks like one is none.
+    for (made, is_it) in [("c", true), ("c.x", false)] {
+        let made = run(1).tool_call(&call(made));
+        let (_, changes) = fold(&[message(), run(1).started(), made, sub(0, "status", json!("done"))]);
+        assert_eq!(changes[3].starts_with("sub of c [Began"), is_it, "{}", changes[3]);
+    }
 }
 
 #[test]
