@@ -166,7 +166,12 @@ impl Rules {
 
 fn log(Record { event, run_id, .. }: &Record) {
     let (subtype, content) = (event.subtype.as_deref().unwrap_or("message"), &event.content);
-    say!("  event {}: {subtype} of {}: {content}", event.id, run_id.as_deref().unwrap_or_default());
+    let run = match run_id.as_deref() {
+        // Random, and used for nothing else.
+        Some(id) if id.len() >= 20 => "an agent's own run",
+        id => id.unwrap_or_default(),
+    };
+    say!("  event {}: {subtype} of {run}: {content}", event.id);
 }
 
 impl World {
