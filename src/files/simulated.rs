@@ -1,8 +1,5 @@
 //! What unit tests put in the place of the system on their own thread: its clocks, waits and processes. So supervisors
 //! and the timer run as they are, but any number of them within milliseconds, and again in the same way.
-//!
-#[path = "../../crates/testkit/src/clock.rs"]
-mod clock;
 
 use std::cell::{OnceCell, RefCell};
 use std::fs::File;
@@ -13,6 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::process::Signal;
+use thread_testkit::simulation::clock::{Simulated, simulate_clocks};
 
 use super::Files;
 use super::stamp::Stamp;
@@ -71,6 +69,16 @@ pub trait System {
     /// A process in the background gets a signal.
     fn signal(&self, _process: &ProcessId, _signal: Signal) {}
 
+    /// Whether this process may have been asked to end: its socket has to be looked at.
+    fn is_asked_to_end(&self) -> bool {
+        true
+    }
+
+    /// Which thread has its files there: see [`Files::home`]. `None` if the test does not know.
+    fn home(&self, _path: &Path) -> Option<Option<(u64, u64)>> {
+        None
+    }
+
     /// The files of a thread, if the test has them open.
     fn files(&self, _location: &Location) -> Option<Files> {
         None
@@ -110,27 +118,31 @@ thread_local! {
     static NOTICES: OnceCell<Option<OwnedFd>> = const { OnceCell::new() };
 }
 
-/// Simulates the system on this thread, or does not any more.
-pub fn simulate(system: Option<Rc<dyn System>>) {
-    if system.is_none() {
-        clock::set_clocks(None);
+/// Until this is dropped, the system is simulated on this thread.
+#[must_use]
+pub struct Simulation {
+    _clocks: Simulated,
+}
+
+impl Drop for Simulation {
+    fn drop(&mut self) {
+        SYSTEM.take();
     }
-    let sleeps: fn(Duration) = |time| {
+}
+
+pub fn simulate(system: Rc<dyn System>) -> Simulation {
+    SYSTEM.replace(Some(system));
+    let _clocks = simulate_clocks(|time| {
         if let Some(system) = self::system() {
             system.sleep(time);
         }
-    };
-    clock::set_sleep(system.is_some().then_some(sleeps));
-    SYSTEM.replace(system);
+    });
+    Simulation { _clocks }
 }
 
 pub fn system() -> Option<Rc<dyn System>> {
     // A thread that ends may sleep.
     SYSTEM.try_with(|system| system.borrow().clone()).ok().flatten()
-}
-
-pub fn set_clocks(monotonic: u64, time_of_day: u64) {
-    clock::set_clocks(Some((monotonic, time_of_day)));
 }
 
 /// The one queue of notices of this thread, if there can be one: to end one takes the kernel long.

@@ -414,7 +414,7 @@ impl Running {
         self.kill_at = Some(self.kill_at.map_or(kill_at, |earlier| earlier.min(kill_at)));
         #[cfg(all(test, target_os = "linux"))]
         if let Some(system) = simulated::system() {
-            system.ends(self.pid.as_raw_nonzero().get(), signal, grace);
+            return system.ends(self.pid.as_raw_nonzero().get(), signal, grace);
         }
         let signal = Signal::from_named_raw(signal).unwrap_or(Signal::TERM);
         // A stopped process handles the signal only once it continues.

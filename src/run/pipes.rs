@@ -3,11 +3,13 @@
 //! Nothing here blocks: what the handler does not read stays in memory, and what it writes is read as it comes.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Write};
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
 
 use crate::model::answer::LONGEST;
 
@@ -156,26 +158,26 @@ fn is_closed(pipe: &File) -> bool {
 
 impl Source {
     fn read(&mut self, take: &mut dyn FnMut(Output<'_>)) -> bool {
-        let mut chunk = [0; CHUNK];
+        let mut room = [MaybeUninit::<u8>::uninit(); CHUNK];
         let mut total = 0;
-        while let Some(pipe) = &mut self.pipe {
+        while let Some(pipe) = &self.pipe {
             if total >= MOST {
                 return true;
             }
-            match pipe.read(&mut chunk) {
-                Ok(0) => {
+            match rustix::io::read(pipe, &mut room) {
+                Ok((&mut [], _)) => {
                     self.pipe = None;
                     let rest = std::mem::take(&mut self.line);
                     if !rest.is_empty() {
                         take(Output::Line(&rest));
                     }
                 }
-                Ok(length) => {
-                    total += length;
-                    self.split(&chunk[..length], take);
+                Ok((chunk, _)) => {
+                    total += chunk.len();
+                    self.split(chunk, take);
                 }
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
                 Err(_) => self.pipe = None,
             }
         }

@@ -17,10 +17,11 @@ mod handlers;
 mod others;
 mod rules;
 mod state;
+mod watches;
 mod worker;
 mod world;
 
-use thread_testkit::schedules;
+use thread_testkit::simulation::schedules;
 
 use self::world::World;
 

@@ -1,9 +1,6 @@
 //! What unit tests put in the place of the system on their own thread: its clocks, waits and agent programs. So an adapter
 //! runs as it is, but any number of times within milliseconds, and again in the same way.
 
-#[path = "../../testkit/src/clock.rs"]
-mod clock;
-
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::process::{ChildStdout, Command};
@@ -12,6 +9,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
+use thread_testkit::simulation::clock::{Simulated, simulate_clocks};
 
 use crate::program::ProgramEvent;
 
@@ -56,24 +54,28 @@ thread_local! {
     static SYSTEM: RefCell<Option<Rc<dyn System>>> = const { RefCell::new(None) };
 }
 
-/// Simulates the system on this thread, or does not any more.
-pub fn simulate(system: Option<Rc<dyn System>>) {
-    if system.is_none() {
-        clock::set_clocks(None);
+/// Until this is dropped, the system is simulated on this thread.
+#[must_use]
+pub struct Simulation {
+    _clocks: Simulated,
+}
+
+impl Drop for Simulation {
+    fn drop(&mut self) {
+        SYSTEM.take();
     }
-    let sleeps: fn(Duration) = |time| {
+}
+
+pub fn simulate(system: Rc<dyn System>) -> Simulation {
+    SYSTEM.replace(Some(system));
+    let _clocks = simulate_clocks(|time| {
         if let Some(system) = self::system() {
             system.sleep(time);
         }
-    };
-    clock::set_sleep(system.is_some().then_some(sleeps));
-    SYSTEM.replace(system);
+    });
+    Simulation { _clocks }
 }
 
 pub fn system() -> Option<Rc<dyn System>> {
     SYSTEM.try_with(|system| system.borrow().clone()).ok().flatten()
-}
-
-pub fn set_clocks(monotonic: u64, time_of_day: u64) {
-    clock::set_clocks(Some((monotonic, time_of_day)));
 }

@@ -1,7 +1,4 @@
-//! Random numbers, and what is driven by them.
-
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::time::{Duration, Instant};
+//! Random numbers.
 
 /// A random number generator, seeded by `THREAD_SEED` or else from the clock. The seed is printed, so that a run can be
 /// repeated.
@@ -48,24 +45,4 @@ impl Dice {
     pub fn pick<'c, T>(&mut self, choices: &'c [T]) -> &'c T {
         &choices[self.below(choices.len() as u64) as usize]
     }
-}
-
-/// For how long the long form goes on.
-const LONG: Duration = Duration::from_secs(60);
-
-/// Runs a schedule for each seed from 0 on: `short` of them, or with `THREAD_FAULTS=long` as many as a minute takes. A
-/// failure names its seed; with `THREAD_SEED` that one alone is run.
-pub fn schedules(short: u64, mut schedule: impl FnMut(u64)) {
-    let only = std::env::var("THREAD_SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
-    let is_long = std::env::var("THREAD_FAULTS").is_ok_and(|form| form == "long");
-    let (began, mut count) = (Instant::now(), 0);
-    while if is_long && only.is_none() { began.elapsed() < LONG } else { count < only.map_or(short, |_| 1) } {
-        let seed = only.unwrap_or(count);
-        if let Err(failed) = catch_unwind(AssertUnwindSafe(|| schedule(seed))) {
-            eprintln!("THREAD_SEED={seed} repeats the schedule that failed after {count} others");
-            resume_unwind(failed);
-        }
-        count += 1;
-    }
-    eprintln!("{count} schedules, {:.0} a minute", count as f64 * 60.0 / began.elapsed().as_secs_f64());
 }

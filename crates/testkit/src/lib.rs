@@ -19,12 +19,13 @@ pub mod postgres;
 pub mod preload;
 mod processes;
 mod run;
+pub mod simulation;
 mod skips;
 pub mod store;
 pub mod users;
 mod world;
 
-pub use dice::{Dice, schedules};
+pub use dice::Dice;
 pub use files::{names, snapshot};
 pub use inbox::{ids, take_all, take_all_script};
 pub use models::Models;

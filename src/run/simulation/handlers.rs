@@ -6,6 +6,8 @@ use std::io::{Read, Write};
 use std::rc::Rc;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use thread_testkit::say;
+use thread_testkit::simulation::clock;
 
 use super::world::World;
 use crate::files::simulated::Given;
@@ -115,7 +117,7 @@ impl World {
     pub fn begins(self: &Rc<Self>, mut handler: Handler) {
         let ids = if handler.is_kept() { Vec::new() } else { handler.read() };
         let pid = handler.pid;
-        self.say(format!("handler {pid} begins"));
+        say!("handler {pid} begins");
         self.state.borrow_mut().handlers.push(handler);
         self.others(|world| world.are_given(pid, &ids));
     }
@@ -136,7 +138,7 @@ impl World {
         let mut state = self.state.borrow_mut();
         let Some(at) = state.handlers.iter().position(|handler| handler.pid == pid) else { return };
         let ended = state.handlers.remove(at);
-        state.say(format!("handler {pid} ends with {:?}: {exit}", ended.has));
+        say!("handler {pid} ends with {:?}: {exit}", ended.has);
         if ended.is_orphan {
             state.needs_dispatch = true;
         } else {
@@ -148,7 +150,7 @@ impl World {
     fn end_all(&self, which: impl Fn(&Handler, u64) -> bool) {
         let pids: Vec<i32> = {
             let state = self.state.borrow();
-            let which = |handler: &&Handler| which(handler, state.monotonic);
+            let which = |handler: &&Handler| which(handler, clock::now());
             state.handlers.iter().filter(which).map(|handler| handler.pid).collect()
         };
         pids.into_iter().for_each(|pid| self.ends_with(pid, Exit::Signal(libc::SIGKILL)));
@@ -205,7 +207,7 @@ impl World {
                     _ => Says::Ack,
                 };
                 state.handlers[at].say(id, says);
-                state.say(format!("handler {pid} says {says:?} of {id}"));
+                say!("handler {pid} says {says:?} of {id}");
                 state.has_answered(at, id, says);
             }
             exit.map(|exit| (pid, exit))
@@ -233,7 +235,7 @@ impl World {
             if exit.is_none() {
                 for id in ids {
                     state.handlers[at].say(id, Says::Ack);
-                    state.say(format!("handler {pid} says Ack of {id}"));
+                    say!("handler {pid} says Ack of {id}");
                     state.has_answered(at, id, Says::Ack);
                 }
             }

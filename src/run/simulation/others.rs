@@ -1,14 +1,14 @@
 //! What others do while a supervisor or the timer waits, or before it uses the store.
 
 use std::io::Write;
-use std::panic::resume_unwind;
 use std::rc::Rc;
 
-use thread_testkit::Dice;
+use thread_testkit::simulation::clock::{self, SECOND};
+use thread_testkit::simulation::{Killed, leave};
+use thread_testkit::{Dice, say};
 
-use super::state::{Role, SECOND};
-use super::world::{Killed, World};
-use crate::files::simulated::set_clocks;
+use super::state::Role;
+use super::world::World;
 use crate::model::event::NewEvent;
 use crate::model::position::Position;
 use crate::model::run::{Options, Phase, RunState, STOPPED, StopRequest};
@@ -68,13 +68,15 @@ impl World {
             24..28 if may.seek => self.others(World::seek),
             28..31 if may.stop => self.others(World::stop),
             31..36 if may.kill && role.is_some() => {
-                self.say(format!("{role:?} is killed"));
-                resume_unwind(Box::new(Killed))
+                say!("{role:?} is killed");
+                leave(Killed)
             }
             36..39 if may.shut_down && matches!(role, Some((Role::Supervisor, _))) => {
-                self.say("the supervisor is asked to end".to_owned());
-                if let Some(mut shutdown) = self.state.borrow().shutdown.as_ref() {
+                say!("the supervisor is asked to end");
+                let mut state = self.state.borrow_mut();
+                if let Some(shutdown) = &mut state.shutdown {
                     shutdown.write_all(b"x").unwrap();
+                    state.was_asked = true;
                 }
             }
             39..43 if may.set_clock => self.set_clock(),
@@ -101,7 +103,7 @@ impl World {
                 let event = NewEvent::new("s", "message", Some(format!("k{key}").into()), "x").unwrap();
                 let pushed = queue.push(&event).unwrap();
                 let mut state = world.state.borrow_mut();
-                state.say(format!("event {} with key {key}", pushed.id));
+                say!("event {} with key {key}", pushed.id);
                 state.rules.keys.insert(pushed.id, *key);
             }
             world.dispatch();
@@ -112,12 +114,12 @@ impl World {
         if self.row().state.paused {
             return self.resume();
         }
-        self.say("pause".to_owned());
+        say!("pause");
         control::pause(&mut self.queue(), &self.consumer).unwrap();
     }
 
     fn resume(self: &Rc<Self>) {
-        self.say("resume".to_owned());
+        say!("resume");
         control::resume(&mut self.queue(), &self.consumer).unwrap();
         self.state.borrow_mut().rules.waits_are_over();
         self.dispatch();
@@ -127,7 +129,7 @@ impl World {
         let (mut queue, before) = (self.queue(), self.row());
         let newest = queue.store.newest().unwrap();
         let to = self.state.borrow_mut().dice.below(newest.unsigned_abs() + 1).cast_signed();
-        self.say(format!("seek to {to}"));
+        say!("seek to {to}");
         queue.seek(&self.consumer, Position::Event(to)).unwrap();
         let is_void = before.options.finishes_singly() || to < before.last_acked_id;
         self.state.borrow_mut().cursor_was_set(to, is_void);
@@ -146,7 +148,7 @@ impl World {
             return;
         }
         let stop = StopRequest { kill_after_ms, skip, ..StopRequest::default() };
-        self.say(format!("{stop:?}"));
+        say!("{stop:?}");
         self.state.borrow_mut().rules.skips |= skip;
         control::update(&mut queue, &seen, |current| {
             Some(RunUpdate::state(RunState { stop: Some(stop), ..current.state.clone() }))
@@ -158,21 +160,21 @@ impl World {
     fn set_clock(&self) {
         let mut state = self.state.borrow_mut();
         let by = *state.dice.pick(&[1, 5, 60, 3600]) * SECOND;
+        let before = clock::time_of_day();
         if state.dice.one_in(2) {
-            state.time_of_day += by;
+            clock::set_time_of_day(before + by);
             state.rules.waits_are_over();
         } else {
-            state.time_of_day -= by;
+            clock::set_time_of_day(before - by);
         }
-        set_clocks(state.monotonic, state.time_of_day);
-        let now = state.time_of_day / SECOND;
-        state.say(format!("the clock is set to {now}, by {} s", by / SECOND));
+        let now = clock::time_of_day() / SECOND;
+        say!("the clock is set to {now}, by {} s", by / SECOND);
     }
 
     fn retry_dead_letters(self: &Rc<Self>) {
         let mut queue = self.queue();
         if queue.retry_dead_letters(&self.consumer, None).unwrap() > 0 {
-            self.say("dead letters are to be tried again".to_owned());
+            say!("dead letters are to be tried again");
             self.state.borrow_mut().rules.waits_are_over();
             control::notify_supervisors(&mut queue);
             self.dispatch();
@@ -187,7 +189,7 @@ impl World {
             return;
         }
         let id = 1 + self.state.borrow_mut().dice.below(newest.unsigned_abs()).cast_signed();
-        self.say(format!("event {id} is acknowledged by hand"));
+        say!("event {id} is acknowledged by hand");
         {
             let mut state = self.state.borrow_mut();
             state.rules.was_acknowledged(id);
@@ -211,7 +213,7 @@ impl World {
         if options.is_in_order() != row.options.is_in_order() {
             return;
         }
-        self.say(format!("places {concurrency:?}, size {batch_size}"));
+        say!("places {concurrency:?}, size {batch_size}");
         let new = NewSubscription {
             consumer: row.consumer.clone(),
             handler_cmd: row.handler_cmd.clone(),
@@ -237,7 +239,7 @@ impl World {
         if row.state.paused || is_stopped {
             self.resume();
         } else if needs {
-            self.say("dispatch".to_owned());
+            say!("dispatch");
             self.dispatch();
         }
         needs || row.state.paused || is_stopped

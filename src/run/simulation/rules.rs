@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use chrono::Utc;
+use thread_testkit::say;
+use thread_testkit::simulation::clock::{self, MILLISECOND, SECOND};
 
 use super::handlers::{Handler, Says};
-use super::state::{MILLISECOND, Role, SECOND, State};
+use super::state::{Role, State};
 use super::world::World;
 use crate::model::run::{BAD_EVENT, Deliver, Exit, Options, Phase};
 use crate::store::Store;
@@ -90,7 +92,7 @@ impl State {
             Says::Reject => _ = self.rules.judged.insert(id),
             Says::Nack | Says::Later => {
                 let wait = if says == Says::Nack { 1 } else { 2 };
-                self.rules.not_before.insert(id, self.monotonic + wait * SECOND);
+                self.rules.not_before.insert(id, clock::now() + wait * SECOND);
             }
         }
     }
@@ -98,6 +100,11 @@ impl State {
     /// A handler has ended.
     pub fn has_ended(&mut self, handler: &Handler, exit: Exit) {
         self.rules.unclear += u32::from(handler.is_kept());
+        if handler.is_kept() && !self.options.is_pool() {
+            // For how long it has put off a dead letter is not stored: the consumer waits, but not longer than once.
+            let Rules { not_before, dead, .. } = &mut self.rules;
+            not_before.retain(|id, _| !dead.contains(id));
+        }
         if handler.is_void || handler.is_kept() {
             return;
         }
@@ -105,7 +112,7 @@ impl State {
             Exit::Code(0) => self.rules.done.extend(&handler.has),
             Exit::Code(BAD_EVENT) => self.rules.judged.extend(&handler.has),
             Exit::Code(1) if !self.may.cut_short() && handler.ends.is_none() => {
-                let until = self.monotonic + SECOND;
+                let until = clock::now() + SECOND;
                 self.rules.not_before.extend(handler.has.iter().map(|id| (*id, until)));
             }
             _ => {}
@@ -122,7 +129,7 @@ impl World {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
         if !ids.is_empty() {
-            state.say(format!("handler {pid} is given {ids:?}"));
+            say!("handler {pid} is given {ids:?}");
         }
         let (places, size) = state.rules.most;
         assert!(state.handlers.len() <= places, "{} handlers are at work", state.handlers.len());
@@ -131,6 +138,11 @@ impl World {
             let rules = &state.rules;
             let is_known = rules.dead.contains(&id) || rules.by_hand.contains(&id) || id <= rules.set_to;
             assert!(!is_finished(id) || is_known, "{id} is finished, and given again");
+            if is_finished(id) && rules.by_hand.contains(&id) && !rules.dead.contains(&id) {
+                // It was acknowledged by hand on its way: its key is free.
+                *state.rules.given.entry(id).or_default() += 1;
+                continue;
+            }
             let any_order = is_void || is_finished(id) || rules.dead.contains(&id);
             let elsewhere = state.handlers.iter().find(|handler| handler.has.contains(&id));
             assert!(elsewhere.is_none(), "{id} is at two handlers");
@@ -150,8 +162,8 @@ impl World {
                 let is_over = |id| is_finished(id) || (is_kept && is_answered(id));
                 assert!(any_order || before.all(is_over), "{id} is given before an older one");
             }
-            let early = state.rules.not_before.get(&id).filter(|at| **at > state.monotonic);
-            let early = early.map(|at| (at - state.monotonic) / MILLISECOND);
+            let early = state.rules.not_before.get(&id).filter(|at| **at > clock::now());
+            let early = early.map(|at| (at - clock::now()) / MILLISECOND);
             assert!(early.is_none(), "{id} is given {early:?} ms before its wait is over");
             *state.rules.given.entry(id).or_default() += 1;
             let handler = state.handlers.iter_mut().find(|handler| handler.pid == pid).unwrap();

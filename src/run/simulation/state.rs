@@ -9,18 +9,11 @@ use thread_testkit::Dice;
 use super::handlers::Handler;
 use super::others::May;
 use super::rules::Rules;
+use super::watches::Watches;
 use crate::model::run::{Deliver, Options, UNLIMITED};
 
 /// The pids of simulated processes begin here, where no real one is.
 const FIRST_PID: i32 = 1 << 23;
-
-/// In nanoseconds.
-pub const MICROSECOND: u64 = 1000;
-pub const MILLISECOND: u64 = 1000 * MICROSECOND;
-pub const SECOND: u64 = 1000 * MILLISECOND;
-
-/// The clocks when a schedule begins.
-const BEGINNING: (u64, u64) = (1_000_000 * SECOND, 1_800_000_000 * SECOND);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
@@ -30,8 +23,6 @@ pub enum Role {
 
 pub struct State {
     pub dice: Dice,
-    pub monotonic: u64,
-    pub time_of_day: u64,
     pub may: May,
     pub options: Options,
     /// So many things happen before it is calm.
@@ -51,14 +42,15 @@ pub struct State {
     pub timer: Option<File>,
     /// To ask the supervisor under way to end.
     pub shutdown: Option<UnixStream>,
+    pub was_asked: bool,
     /// Something was killed, for which only another dispatch makes up.
     pub needs_dispatch: bool,
     /// Somebody else does something, during which nothing else happens.
     pub is_busy: bool,
     /// The store was changed since it was looked at.
     pub is_changed: bool,
+    pub watches: Watches,
     pub rules: Rules,
-    pub log: Vec<String>,
 }
 
 impl State {
@@ -68,8 +60,6 @@ impl State {
         State {
             steps: 5 + dice.below(35) as u32,
             dice,
-            monotonic: BEGINNING.0,
-            time_of_day: BEGINNING.1,
             may,
             rules: Rules::new(&options),
             options,
@@ -84,16 +74,12 @@ impl State {
             supervisor: None,
             timer: None,
             shutdown: None,
+            was_asked: false,
             needs_dispatch: false,
             is_busy: false,
             is_changed: false,
-            log: Vec::new(),
+            watches: Watches::default(),
         }
-    }
-
-    pub fn say(&mut self, what: String) {
-        let at = (self.monotonic - BEGINNING.0) / MILLISECOND;
-        self.log.push(format!("{at:>8} ms  {what}"));
     }
 }
 

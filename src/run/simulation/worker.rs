@@ -7,12 +7,14 @@
 //! left, and the worker has to end when it is asked to.
 
 mod others;
+mod places;
 mod processes;
 mod rules;
 mod state;
+mod system;
 mod world;
 
-use thread_testkit::schedules;
+use thread_testkit::simulation::schedules;
 
 use self::world::World;
 

@@ -1,29 +1,29 @@
 //! The world of a schedule: which processes are there, and how time passes.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::os::fd::IntoRawFd;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
-use std::sync::{Mutex, Once};
 use std::time::Duration;
 
 use tempfile::TempDir;
+use thread_testkit::say;
+use thread_testkit::simulation::clock::{self, MICROSECOND, MILLISECOND, SECOND, nanoseconds};
+use thread_testkit::simulation::{Killed, clear, directory, left};
 
 use super::handlers::Handler;
 use super::shared::SharedStore;
-use super::state::{MICROSECOND, MILLISECOND, Role, SECOND, State};
+use super::state::{Role, State};
 use crate::error::Result;
 use crate::files::Files;
-use crate::files::simulated::{Given, System, set_clocks, simulate};
+use crate::files::simulated::{Given, System, simulate};
+use crate::files::watch::Notice;
 use crate::model::location::Location;
 use crate::model::run::ProcessId;
 use crate::model::subscription::{ConsumerId, NewSubscription, Subscription};
 use crate::queue::Queue;
-use crate::queue::locations::{Scheme, add};
 use crate::run::launcher::{LEASE, SUPERVISE, TIMER};
 use crate::run::shutdown::Shutdown;
 use crate::run::{Launcher, WakeBy, supervisor, timer};
@@ -33,35 +33,26 @@ use crate::store::Store;
 const MOST_WAITS: u32 = 20_000;
 const MOST_CALM: u64 = 300 * SECOND;
 
-static STORES: Mutex<BTreeMap<Location, SharedStore>> = Mutex::new(BTreeMap::new());
-
-/// How the process under way is killed.
-pub struct Killed;
-
 pub struct World {
     _dir: TempDir,
     location: Location,
     files: Files,
     pub consumer: ConsumerId,
     pub launcher: Launcher,
+    store: RefCell<SharedStore>,
     pub state: RefCell<State>,
-    seed: Cell<u64>,
 }
 
-/// Prints what has happened, if that was wrong or is all that happens.
-struct Prints<'w>(&'w World);
+/// Says what is stored, if something is wrong.
+struct Stored<'w>(&'w World);
 
-impl Drop for Prints<'_> {
+impl Drop for Stored<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() || std::env::var_os("THREAD_SEED").is_some() {
-            self.0.print();
+        if std::thread::panicking() {
+            self.0.state.borrow_mut().is_busy = true;
+            say!("{:?}\n{:?}", self.0.row(), self.0.store().ledger(&self.0.consumer));
         }
-        simulate(None);
     }
-}
-
-fn base(location: &Location) -> Result<PathBuf> {
-    Ok(PathBuf::from(location.as_os_str().to_str().unwrap().replace("simulated://", "")))
 }
 
 thread_local! {
@@ -74,48 +65,19 @@ fn world() -> Option<Rc<World>> {
 
 impl World {
     pub fn new() -> Rc<World> {
-        static ONCE: Once = Once::new();
-        ONCE.call_once(|| {
-            add(Scheme {
-                name: "simulated",
-                base,
-                open: |location, _| Ok(Box::new(STORES.lock().unwrap()[location].clone())),
-                init: |_| Ok(()),
-                threads: |_| None,
-                changes: |_| Vec::new(),
-                listen: |_| {},
-                leave: || {},
-                spare: || {},
-            });
-        });
-        let memory = PathBuf::from("/dev/shm");
-        let place = if memory.is_dir() { memory } else { std::env::temp_dir() };
-        let dir = tempfile::tempdir_in(place).unwrap();
-        let location = Location::from(PathBuf::from(format!("simulated://{}", dir.path().display())));
+        let (dir, store) = (directory(), SharedStore::new(|_| {}));
+        let location = store.put_at(dir.path());
         let world = Rc::new(World {
             files: Files::at_base(&location, dir.path()).unwrap(),
             location,
             consumer: ConsumerId::new("c").unwrap(),
             launcher: Launcher { program: "/nowhere".into(), waking: WakeBy::Dispatch },
+            store: RefCell::new(store),
             state: RefCell::new(State::new(0)),
-            seed: Cell::default(),
             _dir: dir,
         });
         WORLD.set(Some(world.clone()));
         world
-    }
-
-    pub fn say(&self, what: String) {
-        self.state.borrow_mut().say(what);
-    }
-
-    /// Prints what has happened in the last schedule.
-    fn print(&self) {
-        self.state.borrow_mut().is_busy = true;
-        let (row, ledger) = (self.row(), self.store().ledger(&self.consumer));
-        let state = self.state.borrow();
-        state.log.iter().for_each(|line| eprintln!("{line}"));
-        eprintln!("seed {}: {:?}\n{:?}\n{row:?}\n{ledger:?}", self.seed.get(), state.may, state.options);
     }
 
     pub fn queue(&self) -> Queue {
@@ -124,7 +86,7 @@ impl World {
 
     /// The store, for those who only look at it.
     pub fn store(&self) -> SharedStore {
-        STORES.lock().unwrap()[&self.location].clone()
+        self.store.borrow().clone()
     }
 
     pub fn row(&self) -> Subscription {
@@ -133,17 +95,15 @@ impl World {
 
     /// One schedule, from its beginning to its end.
     pub fn schedule(self: &Rc<Self>, seed: u64) {
-        self.seed.set(seed);
         let store = SharedStore::new(|operation| world().unwrap().before(operation));
-        STORES.lock().unwrap().insert(self.location.clone(), store);
+        store.put_at(self.files.path());
+        self.store.replace(store);
         self.state.replace(State::new(seed));
-        {
-            let state = self.state.borrow();
-            set_clocks(state.monotonic, state.time_of_day);
-        }
-        simulate(Some(self.clone()));
-        let _prints = Prints(self);
+        clear(self.files.path(), "");
+        clear(&self.files.path_of("run"), "");
+        let (_simulation, _stored) = (simulate(self.clone()), Stored(self));
         let options = self.state.borrow().options.clone();
+        say!("{:?}\n{options:?}", self.state.borrow().may);
         let new = NewSubscription {
             consumer: self.consumer.clone(),
             handler_cmd: "handler".to_owned(),
@@ -213,45 +173,42 @@ impl World {
             state.processes += 1;
             let number = state.processes;
             state.alive.push(number);
-            state.say(format!("{role:?} {number} begins"));
+            say!("{role:?} {number} begins");
             (state.role.replace((role, number)), number)
         };
-        let done = catch_unwind(AssertUnwindSafe(run));
+        let done = left::<Killed, _>(run);
         let mut state = self.state.borrow_mut();
+        state.watches.end(number);
         state.alive.retain(|other| *other != number);
         state.role = before;
         if role == Role::Supervisor {
-            state.shutdown = None;
+            (state.shutdown, state.was_asked) = (None, false);
         }
         match done {
             Ok(done) => {
-                state.say(format!("{role:?} {number} ends: {done:?}"));
+                say!("{role:?} {number} ends: {done:?}");
                 done.unwrap();
             }
-            Err(how) if how.is::<Killed>() => {
+            Err(Killed) => {
                 state.needs_dispatch = true;
                 state.rules.was_killed();
                 let own = state.handlers.iter_mut().filter(|handler| handler.of == number);
                 own.for_each(|handler| handler.is_orphan = true);
-            }
-            Err(failed) => {
-                drop(state);
-                resume_unwind(failed)
             }
         }
     }
 
     /// Time passes, and something may happen.
     fn pass(self: &Rc<Self>, timeout: Duration) {
-        let timeout = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX).min(3600 * SECOND);
+        let timeout = nanoseconds(timeout).min(3600 * SECOND);
         self.take_from_supervisor();
         let acts = {
             let mut state = self.state.borrow_mut();
             state.waits += 1;
             assert!(state.waits < MOST_WAITS, "a process waits again and again");
             if state.steps == 0 && !state.is_calm {
-                (state.is_calm, state.calm_since) = (true, state.monotonic);
-                state.say("from here on it is calm".to_owned());
+                (state.is_calm, state.calm_since) = (true, clock::now());
+                say!("from here on it is calm");
                 drop(state);
                 self.others(World::makes_up);
                 return;
@@ -282,13 +239,12 @@ impl World {
     }
 
     fn advance(&self, by: u64) {
-        let mut state = self.state.borrow_mut();
-        state.monotonic += by;
-        state.time_of_day += by;
-        set_clocks(state.monotonic, state.time_of_day);
-        let is_late = state.is_calm && state.monotonic > state.calm_since + MOST_CALM;
+        clock::pass(by);
+        let is_late = {
+            let state = self.state.borrow();
+            state.is_calm && clock::now() > state.calm_since + MOST_CALM
+        };
         assert!(!is_late, "it takes too long until nothing is left");
-        drop(state);
         self.kill_overdue();
     }
 
@@ -331,7 +287,7 @@ impl System for World {
     }
 
     fn sleep(&self, time: Duration) {
-        self.advance(u64::try_from(time.as_nanos()).unwrap_or(SECOND));
+        self.advance(nanoseconds(time));
     }
 
     fn handler(&self, given: Given, lock: File) -> i32 {
@@ -346,8 +302,8 @@ impl System for World {
 
     fn ends(&self, pid: i32, signal: i32, kill_after: Duration) {
         let mut state = self.state.borrow_mut();
-        state.say(format!("handler {pid} gets signal {signal}"));
-        let kill_at = state.monotonic + u64::try_from(kill_after.as_nanos()).unwrap_or(SECOND);
+        say!("handler {pid} gets signal {signal}");
+        let kill_at = clock::now() + nanoseconds(kill_after).min(3600 * SECOND);
         if let Some(handler) = state.handlers.iter_mut().find(|handler| handler.pid == pid) {
             let earlier = handler.ends.map_or(kill_at, |(_, at)| at.min(kill_at));
             handler.ends = Some((signal, earlier));
@@ -364,6 +320,14 @@ impl System for World {
         Ok(1)
     }
 
+    fn is_asked_to_end(&self) -> bool {
+        self.state.borrow().was_asked
+    }
+
+    fn home(&self, _: &Path) -> Option<Option<(u64, u64)>> {
+        Some(Some(self.files.home()))
+    }
+
     fn files(&self, _: &Location) -> Option<Files> {
         Some(self.files.clone())
     }
@@ -375,5 +339,23 @@ impl System for World {
 
     fn is_alive(&self, process: &ProcessId) -> bool {
         self.state.borrow().alive.contains(&process.start)
+    }
+    fn watch(&self, _: &Path, name: &str) -> Option<Option<i32>> {
+        let process = self.own().start;
+        Some(Some(self.state.borrow_mut().watches.add(process, name)))
+    }
+
+    fn unwatch(&self, watch: i32) {
+        self.state.borrow_mut().watches.remove(watch);
+    }
+
+    fn take_notices(&self) -> Option<Vec<Notice>> {
+        let process = self.own().start;
+        Some(self.state.borrow_mut().watches.take(process))
+    }
+
+    fn touch(&self, _: &Path, name: &Path) -> bool {
+        self.state.borrow_mut().watches.touch(name);
+        true
     }
 }

@@ -10,10 +10,11 @@
 mod others;
 mod programs;
 mod rules;
+mod state;
 mod talks;
 mod world;
 
-use thread_testkit::schedules;
+use thread_testkit::simulation::schedules;
 
 use self::world::World;
 

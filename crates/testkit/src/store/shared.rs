@@ -2,18 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, Once};
 
 use thread::model::event::CappedRow;
 use thread::model::figures::Counted;
 use thread::model::filter::Filter;
 use thread::model::ledger::Ledger;
+use thread::model::location::Location;
 use thread::model::run::Run;
 use thread::model::schedule::Schedule;
 use thread::model::scheduled::{NextDue, ScheduledEvent, ScheduledId, Which};
 use thread::model::step::Step;
 use thread::model::subscription::{ConsumerId, DeadLetter, NewSubscription, Subscription};
 use thread::model::time::Time;
+use thread::queue::locations::{Scheme, add};
 use thread::store::{
     Appended, FilterFailure, Move, Moved, PruneRange, PruneStep, Put, RunUpdate, Scan, ScanRange, StepChange,
     StepsOf, Store,
@@ -21,6 +24,9 @@ use thread::store::{
 use thread::{NewEvent, Result};
 
 use super::memory::MemoryStore;
+
+/// How locations of such stores begin.
+const NAME: &str = "memory://";
 
 /// A store in memory that several queues of a process use.
 #[derive(Clone)]
@@ -32,6 +38,8 @@ pub struct SharedStore {
     after: fn(&'static str) -> Result<()>,
 }
 
+static PLACES: Mutex<BTreeMap<Location, SharedStore>> = Mutex::new(BTreeMap::new());
+
 impl SharedStore {
     /// An empty store. `before` is called before each operation, with its name.
     pub fn new(before: fn(&'static str)) -> SharedStore {
@@ -41,6 +49,27 @@ impl SharedStore {
     /// Calls `after` after each operation that was done, with its name: an error is that of the operation.
     pub fn failing(self, after: fn(&'static str) -> Result<()>) -> SharedStore {
         SharedStore { after, ..self }
+    }
+
+    /// From now on, a queue that is opened at the location with these other files uses it.
+    pub fn put_at(&self, files: &Path) -> Location {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            add(Scheme {
+                name: "memory",
+                base: |location| Ok(PathBuf::from(location.as_os_str().to_str().unwrap().replace(NAME, ""))),
+                open: |location, _| Ok(Box::new(PLACES.lock().unwrap()[location].clone())),
+                init: |_| Ok(()),
+                threads: |_| None,
+                changes: |_| Vec::new(),
+                listen: |_| {},
+                leave: || {},
+                spare: || {},
+            });
+        });
+        let location = Location::from(PathBuf::from(format!("{NAME}{}", files.display())));
+        PLACES.lock().unwrap().insert(location.clone(), self.clone());
+        location
     }
 }
 

@@ -1,18 +1,20 @@
 //! What others do while the worker waits, or before it uses a store.
 
 use std::io::Write;
-use std::panic::resume_unwind;
 use std::rc::Rc;
 use std::time::Duration;
 
+use thread_testkit::say;
+use thread_testkit::simulation::clock::{self, MILLISECOND, SECOND};
+use thread_testkit::simulation::leave;
+
 use super::state::What;
-use super::world::{Killed, World};
+use super::world::{Left, World};
 use crate::files::watch::Notice;
 use crate::files::{COMMIT, CONTROL};
 use crate::model::event::NewEvent;
 use crate::model::scheduled::Due;
 use crate::run::dispatch;
-use crate::run::simulation::state::{MILLISECOND, SECOND};
 
 impl World {
     /// Something happens.
@@ -51,20 +53,20 @@ impl World {
             54..62 if may.move_threads => self.others(World::move_one),
             62..70 if may.kill => self.kill_one(),
             70..74 if may.kill_worker && has_worker => {
-                self.say(format_args!("the worker is killed"));
-                resume_unwind(Box::new(Killed))
+                say!("the worker is killed");
+                leave(Left::Killed)
             }
             74..78 if may.ask_to_end => self.ask_to_end(),
             78..82 if may.drop_notices => {
                 let mut state = self.state.borrow_mut();
                 state.notices = vec![Notice::Overflow];
-                state.say(format_args!("notices are dropped"));
+                say!("notices are dropped");
             }
             82..87 if may.fail => {
                 let mut state = self.state.borrow_mut();
                 let (at, fails) = (state.dice.below(3) as usize, 1 + state.dice.below(3) as u32);
                 state.threads[at].fails = fails;
-                state.say(format_args!("thread {at} cannot be opened {fails} times"));
+                say!("thread {at} cannot be opened {fails} times");
             }
             87..90 if may.fail => self.state.borrow_mut().spawn_fails += 1,
             90..92 if may.fail => {
@@ -78,7 +80,7 @@ impl World {
     /// The worker is asked to end.
     pub fn ask_to_end(&self) {
         let mut state = self.state.borrow_mut();
-        let now = state.now;
+        let now = clock::now();
         let Some(worker) = state.worker.as_mut().filter(|worker| !worker.is_starter) else { return };
         if let Some(mut shutdown) = worker.shutdown.as_ref()
             && worker.asked.len() < 3
@@ -86,7 +88,7 @@ impl World {
             shutdown.write_all(b"x").unwrap();
             worker.asked.push(now);
             worker.is_nudged = true;
-            state.say(format_args!("the worker is asked to end"));
+            say!("the worker is asked to end");
         }
     }
 
@@ -105,7 +107,7 @@ impl World {
             true => *state.dice.pick(&[0, MILLISECOND, 30 * MILLISECOND, 300 * MILLISECOND]),
             false => *state.dice.pick(&[0, MILLISECOND, 8 * MILLISECOND]),
         };
-        state.plan(takes, What::Stored { thread, count, tells });
+        state.agenda.plan(takes, What::Stored { thread, count, tells });
     }
 
     fn stored(self: &Rc<Self>, thread: usize, count: u64, tells: bool) {
@@ -115,10 +117,10 @@ impl World {
         queue.store.append(&mut |put| put(&events).map(drop)).unwrap();
         let newest = queue.store.newest().unwrap();
         let mut state = self.state.borrow_mut();
-        state.say(format_args!("thread {thread} has event {newest}, and others are told: {tells}"));
+        say!("thread {thread} has event {newest}, and others are told: {tells}");
         if tells {
             let after = *state.dice.pick(&[0, MILLISECOND, 100 * MILLISECOND]);
-            state.plan(after, What::Touched { thread, name: COMMIT });
+            state.agenda.plan(after, What::Touched { thread, name: COMMIT });
         }
     }
 
@@ -134,7 +136,7 @@ impl World {
         queue.store.append(&mut |put| put(std::slice::from_ref(&event)).map(drop)).unwrap();
         let mut state = self.state.borrow_mut();
         state.written(thread);
-        state.say(format_args!("thread {thread} has an event in {} ms", after / MILLISECOND));
+        say!("thread {thread} has an event in {} ms", after / MILLISECOND);
         drop(state);
         [CONTROL, COMMIT].into_iter().for_each(|name| self.touched(thread, name));
     }
@@ -143,7 +145,7 @@ impl World {
     fn others_dispatch(self: &Rc<Self>) {
         let thread = self.state.borrow_mut().dice.below(3) as usize;
         let Some(mut queue) = self.queue_of(thread) else { return };
-        self.say(format_args!("another process dispatches in thread {thread}"));
+        say!("another process dispatches in thread {thread}");
         self.state.borrow_mut().role = Some(0);
         drop(dispatch(&mut queue, &self.launcher));
         self.state.borrow_mut().role = None;
@@ -175,8 +177,9 @@ impl World {
     pub fn calms_down(self: &Rc<Self>) {
         let away: Vec<usize> = {
             let mut state = self.state.borrow_mut();
-            (state.is_calm, state.calm_since, state.is_away, state.spawn_fails) = (true, state.now, false, 0);
-            state.say(format_args!("from here on it is calm"));
+            (state.is_calm, state.calm_since, state.is_away, state.spawn_fails) =
+                (true, clock::now(), false, 0);
+            say!("from here on it is calm");
             state.threads.iter_mut().for_each(|thread| thread.fails = 0);
             (0..3).filter(|at| state.threads[*at].place.is_none()).collect()
         };

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use chrono::Utc;
 use rustix::process::Signal;
+use thread_testkit::say;
+use thread_testkit::simulation::clock::{self, MILLISECOND, SECOND};
 
 use super::state::What;
 use super::world::World;
@@ -19,7 +21,6 @@ use crate::run::dispatch::{self, Dispatched, NextStep, Start, Waits};
 use crate::run::due::NextEvent;
 use crate::run::launcher::{SUPERVISE, TIMER, WAKE};
 use crate::run::outcome::{End, record_end};
-use crate::run::simulation::state::{MILLISECOND, SECOND};
 use crate::store::RunUpdate;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +70,7 @@ impl World {
         let consumer = value("--consumer").map(|name| ConsumerId::new(name).unwrap());
         let delay = value("--delay-ms").map_or(0, |ms| ms.parse::<u64>().unwrap() * MILLISECOND);
         let begins = delay + state.dice.below(20 * MILLISECOND);
-        state.say(format_args!("{kind:?} {number} of thread {thread} is started by {parent:?}"));
+        say!("{kind:?} {number} of thread {thread} is started by {parent:?}");
         for one in &mut state.threads[thread].consumers {
             one.due = one.due.filter(|_| consumer.as_ref() != Some(&one.id));
         }
@@ -85,7 +86,7 @@ impl World {
             run: None,
             was_killed: false,
         });
-        state.plan(begins, What::Process(number));
+        state.agenda.plan(begins, What::Process(number));
         drop(state);
         self.may_start(number);
         number
@@ -99,7 +100,7 @@ impl World {
                 return;
             };
             if let Some((_, until)) = state.processes[at].run
-                && until > state.now
+                && until > clock::now()
             {
                 return;
             }
@@ -107,7 +108,7 @@ impl World {
             state.processes.remove(at)
         };
         match process.kind {
-            _ if process.was_killed => self.say(format_args!("the handler of {number} ends")),
+            _ if process.was_killed => say!("the handler of {number} ends"),
             Kind::Supervisor => self.supervisor_acts(process),
             Kind::Timer => self.timer_acts(process),
             Kind::Waker => self.waker_acts(process),
@@ -131,7 +132,7 @@ impl World {
                 true => Exit::Signal(libc::SIGTERM),
                 false => self.exit(),
             };
-            self.say(format_args!("the handler of {} ends: {exit}", process.number));
+            say!("the handler of {} ends: {exit}", process.number);
             let end = End { exit, interrupted, output: "", span: None, at: Utc::now() };
             self.state.borrow_mut().written(process.thread);
             record_end(&mut queue, &seen, &end).unwrap();
@@ -181,13 +182,13 @@ impl World {
             let state = self.state.borrow();
             process.for_worker && process.parent.is_some_and(|parent| state.is_alive(parent))
         };
-        self.say(format_args!("supervisor {} ends", process.number));
+        say!("supervisor {} ends", process.number);
         if is_left {
             let mut state = self.state.borrow_mut();
             // It may be killed just before.
             if !(state.may.kill && !state.is_calm && state.dice.one_in(10)) {
                 let after = state.dice.below(2 * MILLISECOND);
-                state.plan(after, What::Touched { thread: process.thread, name: COMMIT });
+                state.agenda.plan(after, What::Touched { thread: process.thread, name: COMMIT });
             }
         } else if process.terms == 0 {
             process.for_worker = false;
@@ -202,7 +203,7 @@ impl World {
                     if let Some(lock) = dispatch::try_lock(&queue.files, &consumer).unwrap() {
                         process.lock = Some(lock.file().try_clone().unwrap());
                         let mut state = self.state.borrow_mut();
-                        state.plan(0, What::Process(process.number));
+                        state.agenda.plan(0, What::Process(process.number));
                         state.processes.push(process);
                     }
                 }
@@ -253,9 +254,9 @@ impl World {
         let most =
             if state.is_calm { SECOND } else { *state.dice.pick(&[20 * MILLISECOND, SECOND, 20 * SECOND]) };
         let takes = state.dice.below(most);
-        state.say(format_args!("supervisor {} runs {task:?} for {} ms", process.number, takes / MILLISECOND));
-        process.run = Some((seen.unwrap(), state.now + takes));
-        state.plan(takes, What::Process(process.number));
+        say!("supervisor {} runs {task:?} for {} ms", process.number, takes / MILLISECOND);
+        process.run = Some((seen.unwrap(), clock::now() + takes));
+        state.agenda.plan(takes, What::Process(process.number));
         state.processes.push(process);
     }
 
@@ -287,7 +288,7 @@ impl World {
                 (Some(next), Some(_)) => {
                     let mut state = self.state.borrow_mut();
                     let after = u64::try_from(next.as_nanos()).unwrap().max(MILLISECOND);
-                    state.plan(after, What::Process(process.number));
+                    state.agenda.plan(after, What::Process(process.number));
                     return state.processes.push(process);
                 }
                 (None, Some(_)) => {
@@ -317,18 +318,18 @@ impl World {
         match kind {
             Kind::Supervisor if terms == 2 && process.run.is_some() => {
                 let takes = state.dice.below(2 * SECOND);
-                let until = state.now + takes;
+                let until = clock::now() + takes;
                 if let Some((_, ends)) = &mut process.run {
                     *ends = (*ends).min(until);
                 }
-                state.plan(takes, What::Process(number));
+                state.agenda.plan(takes, What::Process(number));
                 // It may end before by itself.
             }
             Kind::Supervisor => {}
             Kind::Timer | Kind::Waker => drop(state.processes.remove(at)),
         }
         if terms <= 2 {
-            state.say(format_args!("{kind:?} {number} is asked to end"));
+            say!("{kind:?} {number} is asked to end");
         }
     }
 
@@ -348,7 +349,7 @@ impl World {
             Some(_) => process.was_killed = true,
             None => drop(state.processes.remove(at)),
         }
-        state.say(format_args!("{kind:?} {number} is killed"));
+        say!("{kind:?} {number} is killed");
     }
 
     /// Somebody touches a file of a thread.
@@ -364,7 +365,7 @@ impl World {
             let timers = state.processes.iter().filter(|process| process.kind == Kind::Timer);
             let numbers: Vec<i64> =
                 timers.filter(|process| process.thread == thread).map(|process| process.number).collect();
-            numbers.into_iter().for_each(|number| state.plan(0, What::Process(number)));
+            numbers.into_iter().for_each(|number| state.agenda.plan(0, What::Process(number)));
         }
     }
 }

@@ -4,12 +4,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use chrono::Utc;
+use thread_testkit::simulation::clock::{self, MILLISECOND, SECOND};
 
 use super::processes::Kind;
 use super::state::Worker;
 use super::world::World;
 use crate::model::run::{self, Action};
-use crate::run::simulation::state::{MILLISECOND, SECOND};
 
 /// Since when a consumer has been due, while the worker could have started it.
 #[derive(Debug, Clone, Copy)]
@@ -41,10 +41,10 @@ impl World {
     pub fn notices_are_taken(&self, watches: &[i32]) {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
-        let at = (state.now, state.busy);
+        let at = (clock::now(), state.busy);
         for thread in &mut state.threads {
             // One that has moved is found by the next check.
-            let is_known = thread.moved.is_none_or(|moved| state.now > moved + SECOND + SLACK);
+            let is_known = thread.moved.is_none_or(|moved| clock::now() > moved + SECOND + SLACK);
             if is_known && thread.watch.is_some_and(|watch| watches.contains(&watch)) {
                 for due in thread.consumers.iter_mut().filter_map(|consumer| consumer.due.as_mut()) {
                     due.noticed.get_or_insert(at);
@@ -55,12 +55,8 @@ impl World {
 
     /// A consumer that is due is started in time. Called after time has passed, and before.
     pub fn check_due(self: &Rc<Self>) {
-        let stores: Vec<_> = {
-            let state = self.state.borrow();
-            state.threads.iter().map(|thread| thread.store.clone()).collect()
-        };
         let mut pending = Vec::new();
-        for mut store in stores {
+        for mut store in self.stores() {
             use crate::store::Store;
             let (newest, now) = (store.newest().unwrap(), Utc::now());
             let all = store.subscriptions().unwrap().into_iter().map(|row| {
@@ -88,15 +84,16 @@ impl World {
                     consumer.due = None;
                     continue;
                 }
-                let new = Due { since: state.now, busy: state.busy, noticed: None };
+                let new = Due { since: clock::now(), busy: state.busy, noticed: None };
                 let due = consumer.due.get_or_insert(new);
                 let most = match thread.failed {
                     // Failed looks are tried again in growing pauses.
-                    Some(failed) if state.now < failed + 2 * LONGEST_PAUSE => LONGEST_PAUSE,
+                    Some(failed) if clock::now() < failed + 2 * LONGEST_PAUSE => LONGEST_PAUSE,
                     _ if is_starter => STARTER,
                     _ => SECOND,
                 };
-                let since = |(since, busy): (u64, u64)| (state.now - since).saturating_sub(state.busy - busy);
+                let since =
+                    |(since, busy): (u64, u64)| (clock::now() - since).saturating_sub(state.busy - busy);
                 let waited = since((due.since, due.busy));
                 assert!(
                     waited <= most + SLACK,
@@ -134,7 +131,7 @@ impl World {
         let worker = state.worker.as_ref().expect("only a worker signals");
         let Some(process) = state.processes.iter().find(|process| process.number == number) else { return };
         assert_eq!(process.parent, Some(worker.number), "a process of others is ended");
-        let is_over = state.now >= worker.asked[0] + worker.grace || worker.asked.len() > 1;
+        let is_over = clock::now() >= worker.asked[0] + worker.grace || worker.asked.len() > 1;
         assert!(process.terms == 0 || is_over, "a run is ended before its time");
     }
 
@@ -143,7 +140,7 @@ impl World {
         let state = self.state.borrow();
         assert!(worker.is_stopping, "it ends, and does not say so");
         let asked = *worker.asked.first().expect("nobody has asked it to end");
-        let took = (state.now - asked.max(began)).saturating_sub(state.busy - busy);
+        let took = (clock::now() - asked.max(began)).saturating_sub(state.busy - busy);
         let most = worker.grace + LAST_GRACE;
         assert!(took <= most + SLACK, "it takes {} ms to end", took / MILLISECOND);
         if took < most {
@@ -157,17 +154,16 @@ impl World {
     pub fn is_done(self: &Rc<Self>) -> bool {
         use crate::store::Store;
 
-        let mut stores: Vec<_> = {
+        {
             let state = self.state.borrow();
             if !state.is_calm || !state.processes.is_empty() {
                 return false;
             }
-            if state.agenda.values().any(|what| !matches!(what, super::state::What::Process(_))) {
+            if state.agenda.all().any(|what| !matches!(what, super::state::What::Process(_))) {
                 return false;
             }
-            state.threads.iter().map(|thread| thread.store.clone()).collect()
-        };
-        stores.iter_mut().all(|store| {
+        }
+        self.stores().iter_mut().all(|store| {
             let newest = store.newest().unwrap();
             let rows = store.subscriptions().unwrap();
             rows.iter().all(|row| row.last_acked_id == newest) && store.count_scheduled().unwrap() == 0
@@ -178,7 +174,7 @@ impl World {
     pub fn check_calm(&self) {
         let state = self.state.borrow();
         let most = u64::try_from(Duration::from_secs(300).as_nanos()).unwrap();
-        let is_late = state.is_calm && state.now - state.calm_since > most;
+        let is_late = state.is_calm && clock::now() - state.calm_since > most;
         assert!(!is_late, "it takes too long until nothing is left");
     }
 }

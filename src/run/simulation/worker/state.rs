@@ -1,21 +1,17 @@
 //! What there is in a schedule.
 
-use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use thread_testkit::Dice;
+use thread_testkit::simulation::Agenda;
+use thread_testkit::simulation::clock::{self, MILLISECOND, SECOND};
 
 use super::processes::Process;
 use super::rules::Due;
-use crate::files::simulated::set_clocks;
 use crate::files::watch::Notice;
 use crate::model::subscription::ConsumerId;
 use crate::run::simulation::shared::SharedStore;
-use crate::run::simulation::state::{MILLISECOND, SECOND};
-
-/// The clocks when a schedule begins.
-pub const BEGINNING: (u64, u64) = (1_000_000 * SECOND, 1_800_000_000 * SECOND);
 
 /// What happens at a time.
 #[derive(Debug, Clone)]
@@ -105,7 +101,6 @@ pub struct Worker {
 
 pub struct State {
     pub dice: Dice,
-    pub now: u64,
     pub may: May,
     /// The threads are on a server.
     pub is_server: bool,
@@ -117,9 +112,7 @@ pub struct State {
     pub is_calm: bool,
     pub calm_since: u64,
     pub waits: u32,
-    /// In the order in which it happens.
-    pub agenda: BTreeMap<(u64, u64), What>,
-    planned: u64,
+    pub agenda: Agenda<What>,
     pub threads: Vec<Thread>,
     pub processes: Vec<Process>,
     pub worker: Option<Worker>,
@@ -136,7 +129,6 @@ pub struct State {
     pub is_busy: bool,
     /// The thread that was opened last.
     pub open: usize,
-    pub log: Vec<String>,
 }
 
 impl State {
@@ -149,12 +141,10 @@ impl State {
             tick: *dice.pick(&[1, 4, 10, 40]) * MILLISECOND,
             steps: 5 + dice.below(30) as u32,
             dice,
-            now: BEGINNING.0,
             is_calm: false,
             calm_since: 0,
             waits: 0,
-            agenda: BTreeMap::new(),
-            planned: 0,
+            agenda: Agenda::default(),
             threads,
             processes: Vec::new(),
             worker: None,
@@ -166,39 +156,19 @@ impl State {
             spawn_fails: 0,
             is_busy: false,
             open: 0,
-            log: Vec::new(),
         }
-    }
-
-    pub fn say(&mut self, what: std::fmt::Arguments<'_>) {
-        let at = (self.now - BEGINNING.0) as f64 / MILLISECOND as f64;
-        self.log.push(format!("{at:>12.3} ms  {what}"));
-    }
-
-    pub fn set_now(&mut self, now: u64) {
-        self.now = self.now.max(now);
-        set_clocks(self.now, self.time_of_day());
-    }
-
-    fn time_of_day(&self) -> u64 {
-        BEGINNING.1 + self.now - BEGINNING.0
     }
 
     /// The time that a file gets that is changed now.
     pub fn file_time(&self) -> Duration {
-        Duration::from_nanos(self.time_of_day() / self.tick * self.tick)
-    }
-
-    pub fn plan(&mut self, after: u64, what: What) {
-        self.planned += 1;
-        self.agenda.insert((self.now + after, self.planned), what);
+        Duration::from_nanos(clock::time_of_day() / self.tick * self.tick)
     }
 
     /// Plans the next step: at once, soon, or much later.
     pub fn plan_step(&mut self) {
         let most = *self.dice.pick(&[MILLISECOND, 60 * MILLISECOND, 3 * SECOND]);
         let after = self.dice.below(most);
-        self.plan(after, What::Step);
+        self.agenda.plan(after, What::Step);
     }
 
     /// A commit writes to a thread's WAL, which begins again from time to time.

@@ -191,9 +191,10 @@ impl Pool<'_, '_> {
                 Some(RunUpdate::state(state))
             })
         })?;
-        // If the cursor was set, that has to be noticed: what the handlers were to be given is not known any more.
+        // If the cursor was set, that has to be noticed: what the handlers were to be given is not known any more. Events
+        // that others have finished are not given.
         if let Some(now) = noted.filter(|now| now.rewinds == self.current.rewinds) {
-            self.current = now;
+            self.accept(Some(now))?;
         }
         Ok(())
     }

@@ -1,12 +1,15 @@
 //! What others do while the adapter waits, or before it uses the store.
 
-use std::panic::resume_unwind;
 use std::rc::Rc;
 
 use thread::NewEvent;
 use thread_conversation::{Message, Priority, cancel, permission_answer};
+use thread_testkit::say;
+use thread_testkit::simulation::clock::{self, MILLISECOND, SECOND};
+use thread_testkit::simulation::{Killed, leave};
 
-use super::world::{Killed, MILLISECOND, SECOND, What, World};
+use super::state::What;
+use super::world::World;
 
 const WEB: &str = "external:web:main:dm:default:ada";
 
@@ -34,12 +37,12 @@ impl World {
                 };
                 if is_over {
                     let mut state = self.state.borrow_mut();
-                    (state.is_calm, state.calm_since, state.fails) = (true, state.now, 0);
-                    state.say(format_args!("from here on it is calm"));
+                    (state.is_calm, state.calm_since, state.fails) = (true, clock::now(), 0);
+                    say!("from here on it is calm");
                     // Those that hang go on, too.
                     state.programs.iter_mut().for_each(|program| program.is_hanging = false);
                     let pids: Vec<i32> = state.programs.iter().map(|program| program.pid).collect();
-                    pids.into_iter().for_each(|pid| state.plan(0, What::Program(pid)));
+                    pids.into_iter().for_each(|pid| state.agenda.plan(0, What::Program(pid)));
                 } else {
                     self.step();
                 }
@@ -63,14 +66,14 @@ impl World {
             45..58 if may.cancel => self.others(World::cancels),
             58..66 => self.others(World::answers),
             66..74 if may.kill && self.state.borrow().stop.is_some() => {
-                self.say(format_args!("the adapter is killed"));
-                resume_unwind(Box::new(Killed))
+                say!("the adapter is killed");
+                leave(Killed)
             }
             74..79 if may.stop => self.stops(),
             79..84 if may.fail => {
                 let mut state = self.state.borrow_mut();
                 state.fails = 1 + state.dice.below(3) as u32;
-                state.say(format_args!("the store fails"));
+                say!("the store fails");
             }
             _ => {}
         }
@@ -81,7 +84,7 @@ impl World {
         let id = self.queue().push(event).unwrap().id;
         let mut state = self.state.borrow_mut();
         let after = *state.dice.pick(&[0, 5 * MILLISECOND, SECOND, 8 * SECOND]);
-        state.plan(after, What::Nudge);
+        state.agenda.plan(after, What::Nudge);
         id
     }
 
@@ -95,7 +98,7 @@ impl World {
             Message { priority, resume, ..Message::text("hello") }
         };
         let id = self.store(&message.event(WEB).unwrap());
-        self.say(format_args!("message {id}: {:?} resume={}", message.priority, message.resume));
+        say!("message {id}: {:?} resume={}", message.priority, message.resume);
     }
 
     /// Somebody cancels an open run.
@@ -110,7 +113,7 @@ impl World {
             state.rules.run_id(id)
         };
         let id = self.store(&cancel(WEB, &run_id, "").unwrap());
-        self.say(format_args!("event {id} cancels {run_id}"));
+        say!("event {id} cancels {run_id}");
     }
 
     /// Somebody answers a request for permission.
@@ -124,16 +127,16 @@ impl World {
             state.dice.pick(&asked).clone()
         };
         self.store(&permission_answer(WEB, &asked, "yes").unwrap());
-        self.say(format_args!("somebody answers {asked}"));
+        say!("somebody answers {asked}");
     }
 
     fn stops(&self) {
         let mut state = self.state.borrow_mut();
         let Some(stop) = state.stop.clone() else { return };
-        let now = state.now;
+        let now = clock::now();
         state.stopped.get_or_insert(now);
         state.is_woken = true;
-        state.say(format_args!("the adapter is stopped"));
+        say!("the adapter is stopped");
         stop.stop();
     }
 }

@@ -6,9 +6,11 @@ use std::rc::Rc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 
 use rustix::process::Signal;
-use thread_testkit::Dice;
+use thread_testkit::simulation::clock::{self, MILLISECOND, SECOND};
+use thread_testkit::{Dice, say};
 
-use super::world::{MILLISECOND, SECOND, State, What, World};
+use super::state::{State, What};
+use super::world::World;
 use crate::program::ProgramEvent;
 use crate::simulated::Report;
 
@@ -155,11 +157,11 @@ impl State {
     fn ends_within(&mut self, at: usize, most: u64, code: i32) {
         let after = self.dice.below(most);
         let program = &mut self.programs[at];
-        let when = self.now + after;
+        let when = clock::now() + after;
         if program.ends.is_none_or(|(before, _)| when < before) {
             program.ends = Some((when, code));
             let pid = program.pid;
-            self.plan(after, What::Program(pid));
+            self.agenda.plan(after, What::Program(pid));
         }
     }
 
@@ -168,11 +170,11 @@ impl State {
         if !self.programs[at].is_alive() {
             return;
         }
-        self.say(format_args!("program {pid} gets {signal:?}"));
+        say!("program {pid} gets {signal:?}");
         match signal {
             Signal::KILL => {
                 self.programs[at].exit(137);
-                self.plan(0, What::Program(pid));
+                self.agenda.plan(0, What::Program(pid));
             }
             _ if self.programs[at].is_stubborn => {}
             _ => self.ends_within(at, 300 * MILLISECOND, 128 + signal.as_raw()),
@@ -181,7 +183,7 @@ impl State {
 
     /// A program has a message from its beginning.
     pub fn begins(&mut self, at: usize, id: i64) {
-        let now = self.now;
+        let now = clock::now();
         let program = &mut self.programs[at];
         program.last_output = now;
         program.jobs.push_back(Job { id, said: String::new(), calls: Vec::new(), made: 0, asked: None });
@@ -193,14 +195,14 @@ impl State {
 
     /// A program says how the message that it works on has ended.
     fn is_done(&mut self, at: usize, word: &str, content: Option<&str>) {
-        let now = self.now;
+        let now = clock::now();
         let State { programs, dice, .. } = self;
         let program = &mut programs[at];
         let Some(job) = program.jobs.pop_front() else { return };
         program.says(word, content.unwrap_or_default(), dice, now);
         let pid = program.pid;
         let said = content.map_or(job.said, str::to_owned);
-        self.say(format_args!("program {pid} is done with {}: {word} {said:?}", job.id));
+        say!("program {pid} is done with {}: {word} {said:?}", job.id);
         match word {
             "d" | "D" => self.rules.finished.push((job.id, said)),
             "F" => self.rules.hopeless.push(job.id),
@@ -210,7 +212,7 @@ impl State {
 
     /// Something that a program does.
     fn program_does(&mut self, at: usize) {
-        let (now, is_calm) = (self.now, self.is_calm);
+        let (now, is_calm) = (clock::now(), self.is_calm);
         let program = &mut self.programs[at];
         let (kind, pid, of) = (program.kind, program.pid, program.of);
         let State { programs, dice, .. } = self;
@@ -218,7 +220,7 @@ impl State {
         let Some(job) = program.jobs.front_mut() else {
             if !is_calm && kind != Kind::Exec && of == self.adapters && dice.one_in(30) {
                 program.says("t", "stray", dice, now);
-                self.say(format_args!("program {pid} prints something unasked"));
+                say!("program {pid} prints something unasked");
             }
             return;
         };
@@ -249,7 +251,7 @@ impl State {
                 program.requests += 1;
                 program.jobs[0].asked = Some(id.clone());
                 program.says("a", &id, dice, now);
-                self.say(format_args!("program {pid} asks {id}"));
+                say!("program {pid} asks {id}");
             }
             (54..57, Kind::Ndjson | Kind::Talks) if is_calm || dice.one_in(2) => {
                 self.is_done(at, "D", Some("all of it"));
@@ -257,7 +259,7 @@ impl State {
             (..70, Kind::Exec) => {
                 let Some(job) = program.jobs.pop_front() else { return };
                 self.rules.finished.push((job.id, job.said));
-                self.say(format_args!("program {pid} is done with {}", job.id));
+                say!("program {pid} is done with {}", job.id);
                 self.programs[at].exit(0);
             }
             (..70, _) => self.is_done(at, "d", None),
@@ -265,12 +267,12 @@ impl State {
             (76..79, Kind::Ndjson | Kind::Talks) => self.is_done(at, "F", Some("never")),
             (79..82, Kind::Ndjson | Kind::Talks) => program.says("?", "", dice, now),
             (82..86, _) => {
-                self.say(format_args!("program {pid} dies"));
+                say!("program {pid} dies");
                 self.programs[at].exit(1);
             }
             (86..90, _) => {
                 program.is_hanging = true;
-                self.say(format_args!("program {pid} hangs"));
+                say!("program {pid} hangs");
             }
             _ => {}
         }
@@ -284,7 +286,7 @@ impl World {
         for at in 0..count {
             let (given, is_stopped) = {
                 let mut state = self.state.borrow_mut();
-                let now = state.now;
+                let now = clock::now();
                 let program = &mut state.programs[at];
                 if !program.is_alive() {
                     continue;
@@ -352,7 +354,7 @@ impl World {
     pub fn program_acts(&self, pid: i32) {
         let mut state = self.state.borrow_mut();
         let Some(at) = state.programs.iter().position(|program| program.pid == pid) else { return };
-        let now = state.now;
+        let now = clock::now();
         if let Some((when, code)) = state.programs[at].ends
             && when <= now
         {
@@ -369,11 +371,11 @@ impl World {
         let is_full = !state.programs[at].reports.is_empty();
         let is_alive = state.programs[at].is_alive();
         if is_full {
-            state.plan(MILLISECOND, What::Program(pid));
+            state.agenda.plan(MILLISECOND, What::Program(pid));
         } else if is_alive && !state.programs[at].is_hanging {
             let most = *state.dice.pick(&[5 * MILLISECOND, 100 * MILLISECOND, 2 * SECOND]);
             let after = state.dice.below(most);
-            state.plan(after, What::Program(pid));
+            state.agenda.plan(after, What::Program(pid));
         }
     }
 }

@@ -5,9 +5,11 @@ use std::rc::Rc;
 
 use thread::After;
 use thread_conversation::{Entry, Priority, Record, is_ending};
+use thread_testkit::say;
+use thread_testkit::simulation::clock::{self, MILLISECOND, SECOND};
 
 use super::programs::Kind;
-use super::world::{MILLISECOND, SECOND, World};
+use super::world::World;
 
 /// A message, and what the thread says of its run.
 #[derive(Debug, Clone)]
@@ -162,6 +164,16 @@ impl Rules {
     }
 }
 
+fn log(Record { event, run_id, .. }: &Record) {
+    let (subtype, content) = (event.subtype.as_deref().unwrap_or("message"), &event.content);
+    let run = match run_id.as_deref() {
+        // Random, and used for nothing else.
+        Some(id) if id.len() >= 20 => "an agent's own run",
+        id => id.unwrap_or_default(),
+    };
+    say!("  event {}: {subtype} of {run}: {content}", event.id);
+}
+
 impl World {
     /// What is stored is what may be.
     pub fn check(self: &Rc<Self>) {
@@ -172,9 +184,9 @@ impl World {
             let record = Record::of(event);
             let is_ending = is_ending(&mut queue, id, &record.entry).unwrap();
             let mut state = self.state.borrow_mut();
-            state.log_event(&record);
+            log(&record);
             state.rules.upto = id;
-            let known = (state.known, state.now);
+            let known = (state.known, clock::now());
             state.rules.note(&record, is_ending, known);
         }
         let cursor = queue.subscription(&self.consumer).unwrap().last_acked_id;
@@ -188,7 +200,7 @@ impl World {
         self.others(World::check);
         let mut state = self.state.borrow_mut();
         let pid = state.programs[at].pid;
-        state.say(format_args!("program {pid} is given {id}"));
+        say!("program {pid} is given {id}");
         let alive: Vec<i32> = {
             let others = state.programs.iter().filter(|other| other.pid != pid && other.is_alive());
             others.map(|other| other.pid).collect()
@@ -231,7 +243,7 @@ impl World {
     /// Nothing takes longer than it may. Called when time has passed.
     pub fn check_times(&self) {
         let state = self.state.borrow();
-        let (now, slept) = (state.now, state.slept);
+        let (now, slept) = (clock::now(), state.slept);
         if let Some(stopped) = state.stopped {
             let took = (now - stopped).saturating_sub(slept);
             assert!(took <= TO_STOP + TO_END + SLACK, "it takes {} ms to stop", took / MILLISECOND);

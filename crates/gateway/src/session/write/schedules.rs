@@ -3,39 +3,31 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::PathBuf;
-use std::sync::{Mutex, Once};
+use std::path::{Path, PathBuf};
 
-use thread::model::location::Location;
 use thread::model::subscription::{NO_HANDLER, NewSubscription};
-use thread::queue::locations::{Scheme, add};
 use thread::run::WakeBy;
 use thread::{After, Event};
 use thread_agent::store::push_once;
 use thread_conversation::runs::{Next, Noted, Runs};
 use thread_conversation::{Answer, Choice, Permission, Run};
+use thread_testkit::simulation::{Killed, clear, directory, leave, left, schedules};
 use thread_testkit::store::SharedStore;
-use thread_testkit::{Dice, schedules};
+use thread_testkit::{Dice, say};
 
 use super::*;
 use crate::agents::seating::consumer;
-
-/// How a process is killed.
-struct Killed;
 
 thread_local! {
     /// After so many operations of the store, the process that does the next one is killed.
     static KILLED_AFTER: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-static STORES: Mutex<BTreeMap<Location, SharedStore>> = Mutex::new(BTreeMap::new());
-
 fn before(_: &str) {
     match KILLED_AFTER.get() {
         Some(0) => {
             KILLED_AFTER.set(None);
-            resume_unwind(Box::new(Killed))
+            leave(Killed)
         }
         left => KILLED_AFTER.set(left.map(|left| left - 1)),
     }
@@ -51,7 +43,8 @@ struct Request {
 
 struct World {
     dice: Dice,
-    location: Location,
+    /// Where the files of the thread are.
+    dir: PathBuf,
     storage: Storage,
     launcher: Launcher,
     session: SessionId,
@@ -68,30 +61,13 @@ struct World {
 }
 
 impl World {
-    fn new(dir: &std::path::Path) -> World {
-        static ONCE: Once = Once::new();
-        let base = |location: &Location| {
-            Ok(PathBuf::from(location.as_os_str().to_str().unwrap().replace("written://", "")))
-        };
-        ONCE.call_once(|| {
-            add(Scheme {
-                name: "written",
-                base,
-                open: |location, _| Ok(Box::new(STORES.lock().unwrap()[location].clone())),
-                init: |_| Ok(()),
-                threads: |_| None,
-                changes: |_| Vec::new(),
-                listen: |_| {},
-                leave: || {},
-                spare: || {},
-            });
-        });
+    fn new(dir: &Path) -> World {
         World {
             dice: Dice::of(0),
-            location: PathBuf::from(format!("written://{}/thread", dir.display())).into(),
+            dir: dir.join("thread"),
             storage: Storage::open(dir, "http://gateway".into(), None, Vec::new()).unwrap(),
             launcher: Launcher { program: "/nowhere".into(), waking: WakeBy::Nobody },
-            session: SessionId::random(),
+            session: SessionId::named("simulated"),
             requests: Vec::new(),
             queue: None,
             seen: 0,
@@ -105,28 +81,26 @@ impl World {
     /// Uses the thread.
     fn with<T>(&mut self, work: impl FnOnce(&mut World, &mut Queue) -> T) -> T {
         let mut queue = self.queue.take().unwrap();
-        let done = catch_unwind(AssertUnwindSafe(|| work(self, &mut queue)));
+        let done = left::<Killed, _>(|| work(self, &mut queue));
         self.queue = Some(queue);
-        done.unwrap_or_else(|how| resume_unwind(how))
+        done.unwrap_or_else(|killed| leave(killed))
     }
 
     /// Lets a process do something, which may be killed while it does. `None` if it was.
     fn process<T>(&mut self, work: impl FnOnce(&World, &mut Queue) -> T) -> Option<T> {
         let after = self.dice.below(30);
         KILLED_AFTER.set(self.dice.one_in(2).then_some(after));
-        let done = catch_unwind(AssertUnwindSafe(|| self.with(|world, queue| work(world, queue))));
+        let done = left::<Killed, _>(|| self.with(|world, queue| work(world, queue)));
         KILLED_AFTER.set(None);
-        match done {
-            Ok(done) => Some(done),
-            Err(how) if how.is::<Killed>() => None,
-            Err(failed) => resume_unwind(failed),
-        }
+        done.inspect_err(|Killed| say!("  is killed")).ok()
     }
 
     fn schedule(&mut self, seed: u64) {
         self.dice = Dice::of(seed);
         self.requests.clear();
-        STORES.lock().unwrap().insert(self.location.clone(), SharedStore::new(before));
+        let location = SharedStore::new(before).put_at(&self.dir);
+        clear(&self.dir, "");
+        clear(&self.dir.join("run"), "");
         let new = NewSubscription {
             consumer: consumer(),
             handler_cmd: NO_HANDLER.into(),
@@ -136,7 +110,7 @@ impl World {
             from: None,
             replace: false,
         };
-        let mut queue = Queue::open(self.location.clone()).unwrap();
+        let mut queue = Queue::open(location).unwrap();
         queue.subscribe(&new).unwrap();
         self.queue = Some(queue);
         (self.seen, self.runs, self.acknowledges) = (0, Runs::default(), self.dice.one_in(2));
@@ -189,6 +163,7 @@ impl World {
     }
 
     fn sends(&mut self, at: usize) {
+        say!("request {at}");
         let Request { author, sent, .. } = &self.requests[at];
         let (author, sent) = (author.clone(), sent.clone());
         let other = ClientMessage { content: Content::Text("something else".into()), ..sent.clone() };
@@ -223,6 +198,7 @@ impl World {
         self.with(|world, queue| {
             for event in queue.read(After(world.seen), None).unwrap() {
                 let id = event.id;
+                say!("  event {id}: {:?} of {}", event.subtype, event.source);
                 let record = Record::of(event);
                 let is_ending = keys::is_ending(queue, id, &record.entry).unwrap();
                 world.runs.note(Noted { record: &record, is_pending: true, is_ending });
@@ -251,6 +227,7 @@ impl World {
 
     /// A client cancels what is under way. If that was done, it is stored.
     fn cancels(&mut self) {
+        say!("somebody cancels what is under way");
         let author = World::anybody();
         let done = self.process(|world, queue| world.writer(queue, &author).cancel(None).unwrap());
         if let Some(Some(run_id)) = done {
@@ -268,6 +245,7 @@ impl World {
         self.catch_up();
         let Some(asked) = self.runs.iter().flat_map(|run| &run.open_permissions).next() else { return };
         let (author, id) = (World::anybody(), asked.request_id.clone());
+        say!("somebody answers {id}");
         let answer = |world: &World, queue: &mut Queue| world.writer(queue, &author).permission(&id, "yes");
         match self.process(answer) {
             Some(done) => done.unwrap(),
@@ -296,6 +274,7 @@ impl World {
             Next::GiveUp(_) => attempt.failed("out of attempts", ""),
             _ => attempt.cancelled("by a client", ""),
         };
+        say!("the agent stores {:?} of {id}", event.subtype);
         let push =
             |world: &World, queue: &mut Queue| push_once(queue, &world.launcher, event.clone()).unwrap();
         if self.process(push).is_none() && event.idempotency_key.is_some() {
@@ -320,10 +299,7 @@ impl World {
 
 #[test]
 fn what_clients_are_told_is_stored_and_stored_once_wherever_the_gateway_is_killed() {
-    // A disk would take most of the time.
-    let memory = PathBuf::from("/dev/shm");
-    let place = if memory.is_dir() { memory } else { std::env::temp_dir() };
-    let dir = tempfile::tempdir_in(place).unwrap();
+    let dir = directory();
     let mut world = World::new(dir.path());
     schedules(100, |seed| world.schedule(seed));
 }

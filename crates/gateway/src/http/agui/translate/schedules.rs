@@ -1,7 +1,6 @@
 //! Random runs, translated for clients that lose their connections at any event, and continue runs that wait for them.
 
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 use thread::NewEvent;
@@ -10,7 +9,8 @@ use thread_conversation::{
     Answer, Choice, ClientInput, Message, ModelTurn, Permission, Status, SubAgent, ToolCall, ToolResult,
     continued, permission_answer, sub_agent,
 };
-use thread_testkit::{Dice, schedules};
+use thread_testkit::simulation::schedules;
+use thread_testkit::{Dice, say};
 
 use super::protocol::{Client, OWN_TOOL};
 use super::*;
@@ -18,14 +18,6 @@ use super::*;
 const WEB: &str = "external:web:main:dm:default:ada";
 const CALLS: [&str; 3] = ["a", "b", "c"];
 const REQUESTS: [&str; 2] = ["p", "q"];
-
-/// Prints what happens, if one schedule is repeated.
-fn say(what: impl FnOnce() -> String) {
-    static SAYS: LazyLock<bool> = LazyLock::new(|| std::env::var_os("THREAD_SEED").is_some());
-    if *SAYS {
-        eprintln!("{}", what());
-    }
-}
 
 /// A thread with the run of its first message.
 struct Session {
@@ -66,7 +58,7 @@ impl Session {
 
     fn store(&mut self, event: &NewEvent<'_>) {
         let id = self.newest() + 1;
-        say(|| format!("event {id}: {:?} {} {:?}", event.subtype, event.content, event.metadata));
+        say!("event {id}: {:?} {} {:?}", event.subtype, event.content, event.metadata);
         self.events.push(SessionEvent::stored(id, event));
     }
 
@@ -243,10 +235,10 @@ impl Follower {
         self.fed += 1;
         let (output, run) = self.translator.feed(event);
         if self.fed > self.after {
-            say(|| {
-                format!("  the client takes {:?}", output.iter().map(Value::to_string).collect::<Vec<_>>())
-            });
-            output.iter().for_each(|event| self.client.take(event));
+            for event in &output {
+                say!("  the client takes {event}");
+                self.client.take(event);
+            }
             assert_eq!(self.client.is_over, run == Run::Ended, "the stream ends with its last event");
             self.got.insert(self.fed, output);
         } else {
@@ -261,7 +253,7 @@ impl Follower {
 
     /// It has lost its connection, perhaps with what was sent last, and resumes after what it has.
     fn reconnects(&mut self, session: &Session, version: Version, after: i64) {
-        say(|| format!("  the client reconnects after event {after}"));
+        say!("  the client reconnects after event {after}");
         if let Some(known) = self.known.get(&after) {
             self.client = known.clone();
         }
