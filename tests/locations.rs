@@ -28,7 +28,7 @@ use thread::run::{Launcher, WakeBy, dispatch, supervisor};
 use thread::store::Store;
 use thread::{Error, NewEvent, Queue, Result};
 use thread_testkit::store::SharedStore;
-use thread_testkit::{PATIENCE, wait_until};
+use thread_testkit::{PATIENCE, quoted, wait_until};
 
 /// All threads of the scheme.
 static STORES: Mutex<BTreeMap<Location, SharedStore>> = Mutex::new(BTreeMap::new());
@@ -130,7 +130,7 @@ impl World {
     /// A launcher whose supervisors only record how they were started.
     fn noting_launcher(&self) -> Launcher {
         let program = self.dir.path().join("program");
-        fs::write(&program, format!("#!/bin/sh\necho \"$*\" >>'{}'\n", self.out().display())).unwrap();
+        fs::write(&program, format!("#!/bin/sh\necho \"$*\" >>{}\n", quoted(self.out()))).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         Launcher { program, waking: WakeBy::Dispatch }
     }

@@ -146,9 +146,9 @@ fn a_sub_agent_whose_adapter_dies_is_an_error_and_the_parent_continues() {
 fn a_dead_agent_is_tried_again(kill: impl Fn(&Talk)) {
     for round in 0..times() {
         let talk = Talk::new();
-        let sub = talk.write("sub.sh", WORKS);
+        let sub = talk.write_script("sub.sh", WORKS);
         let script = format!(
-            "read x; if mkdir once 2>/dev/null; then echo $x | thread agent run -- sh '{sub}'; else echo again; fi"
+            "read x; if mkdir once 2>/dev/null; then echo $x | thread agent run -- sh {sub}; else echo again; fi"
         );
         talk.install(&[], &["sh", "-c", &script]);
         let id = talk.say("hello");

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use thread::{After, Event, Queue};
 use thread_agent::processes::Mark;
 use thread_conversation::{Entry, Message, Record};
-use thread_testkit::{PATIENCE, Run, World, processes_in, wait_until};
+use thread_testkit::{PATIENCE, Run, World, processes_in, quoted, wait_until};
 
 /// The default source of messages.
 pub const ADA: &str = "external:web:main:dm:default:ada";
@@ -69,6 +69,11 @@ impl Talk {
     pub fn write(&self, name: &str, text: &str) -> String {
         self.world.write(name, text);
         self.path(name).to_str().unwrap().to_owned()
+    }
+
+    /// Writes a script in the world's folder, and returns its path as a word for a shell.
+    pub fn write_script(&self, name: &str, text: &str) -> String {
+        quoted(self.write(name, text))
     }
 
     /// `thread` with these arguments, for this thread.

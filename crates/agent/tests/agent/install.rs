@@ -1,5 +1,7 @@
 //! `thread agent install`, and how failures are reported.
 
+use thread_testkit::quoted;
+
 use crate::harness::Talk;
 
 #[test]
@@ -11,11 +13,12 @@ fn install_subscribes_the_adapter() {
     assert_eq!(printed["consumer_id"], "agent");
     let handler = printed["handler_cmd"].as_str().unwrap();
     assert!(handler.starts_with("PATH="), "{handler}");
-    // A path with blanks is quoted.
-    let unquoted = handler.replace("/thread-agent' ", "/thread-agent ");
+    // As a shell takes it apart: paths are quoted if they need it.
+    let words = talk.sh(&format!("printf '%s\\n' {handler}")).ok();
+    assert!(words.starts_with("PATH="), "{handler}");
     assert!(
-        unquoted.ends_with(
-            "/thread-agent --protocol ndjson --quiet 10m --max-output 67108864 --permit ask --permit-wait 5m --attempts 3 --idle 10m -- 'my agent' -x"
+        words.ends_with(
+            "/thread-agent\n--protocol\nndjson\n--quiet\n10m\n--max-output\n67108864\n--permit\nask\n--permit-wait\n5m\n--attempts\n3\n--idle\n10m\n--\nmy agent\n-x\n"
         ),
         "{handler}"
     );
@@ -29,30 +32,23 @@ fn install_subscribes_the_adapter() {
 #[test]
 fn cron_starts_the_agent_with_the_path_of_the_installation() {
     let talk = Talk::new();
-    let agent = talk.write("bin/my-agent", "#!/bin/sh\nprintf 'mine: '; cat\n");
-    talk.sh(&format!("chmod 755 '{agent}'")).ok();
+    talk.script("bin/my-agent", "printf 'mine: '; cat");
     talk.sh("PATH=$PWD/bin:$PATH thread agent install -- my-agent").ok();
     // A minimal environment, as from cron.
     let thread = talk.sh("command -v thread").ok();
     let push = format!(
-        "env -i PATH=/usr/bin:/bin '{}' push -t talk --source internal:dm:default:cron --type message \
+        "env -i PATH=/usr/bin:/bin {} push -t talk --source internal:dm:default:cron --type message \
          --meta priority=later --content '<PULSE/>'",
-        thread.trim()
+        quoted(thread.trim())
     );
     let id = talk.sh(&push).ok().trim().parse().unwrap();
     assert_eq!(talk.answer(id), "mine: <PULSE/>");
 }
 
-/// Puts a program into a folder that is on the `PATH` of [`Talk::sh`].
-fn on_path(talk: &Talk, name: &str, script: &str) {
-    let path = talk.write(&format!("bin/{name}"), script);
-    talk.sh(&format!("chmod 755 '{path}'")).ok();
-}
-
 #[test]
 fn an_agent_can_be_subscribed_by_hand() {
     let talk = Talk::new();
-    on_path(&talk, "my-agent", crate::usage::ACP);
+    talk.script("bin/my-agent", crate::usage::ACP);
     let subscribe = r#"PATH=$PWD/bin:$PATH; thread subscribe --consumer agent \
         --filter "type = 'message' AND source <> 'self' OR subtype = 'cancel'" \
         --handler 'thread agent --protocol acp -- my-agent'"#;

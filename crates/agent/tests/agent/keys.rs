@@ -1,7 +1,7 @@
 //! The idempotency keys of the programs, and of others.
 
 use thread_conversation::Entry;
-use thread_testkit::wait_until;
+use thread_testkit::{quoted, wait_until};
 
 use crate::harness::{ADA, Talk};
 use crate::sub_agents::{at_work, results};
@@ -131,11 +131,10 @@ fn an_ending_of_an_earlier_version_is_one() {
 #[test]
 fn a_parent_gets_the_answer_of_a_sub_agent_whose_keys_belong_to_something_else() {
     let talk = Talk::new();
-    let sub =
-        talk.write("sub.sh", "read x; echo begun; until [ -e \"$GO\" ]; do sleep 0.01; done; echo \"$x\"");
-    let go = talk.path("go");
-    let script =
-        format!("export GO='{}'; thread agent run --call c --name helper -- sh '{sub}'", go.display());
+    let sub = talk
+        .write_script("sub.sh", "read x; echo begun; until [ -e \"$GO\" ]; do sleep 0.01; done; echo \"$x\"");
+    let go = quoted(talk.path("go"));
+    let script = format!("export GO={go}; thread agent run --call c --name helper -- sh {sub}");
     talk.install(&[], &["sh", "-c", &script]);
     let id = talk.say("a task");
     let dir = at_work(&talk);

@@ -292,7 +292,7 @@ fn a_key_is_in_no_event_log_or_environment() {
     let log = talk.lines("requests");
     assert!(log[0].contains(KEY), "the model got it");
     let leaks = |talk: &Talk| {
-        let found = talk.sh(&format!("grep -raF '{KEY}' '{}' || true", talk.dir().display())).ok();
+        let found = talk.sh(&format!("grep -raF '{KEY}' \"$THREAD_DIR\" || true")).ok();
         assert_eq!(found, "");
         let processes = processes_in(&talk.dir().to_string_lossy());
         assert!(!processes.is_empty());
@@ -341,7 +341,7 @@ fn a_key_of_the_environment_reaches_no_child() {
     let environment = std::fs::read(format!("/proc/{}/environ", children[0].0)).unwrap();
     let environment = String::from_utf8_lossy(&environment);
     assert!(environment.contains("THREAD_RUN_ID=") && !environment.contains(KEY), "{environment}");
-    assert_eq!(talk.sh(&format!("grep -raF '{KEY}' '{}' || true", talk.dir().display())).ok(), "");
+    assert_eq!(talk.sh(&format!("grep -raF '{KEY}' \"$THREAD_DIR\" || true")).ok(), "");
 }
 
 #[test]

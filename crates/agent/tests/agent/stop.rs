@@ -45,8 +45,8 @@ fn hidden(talk: &Talk) -> Vec<String> {
 fn stop_ends_also_processes_that_cleared_their_environment() {
     // Left in the background by an agent and by its sub-agent.
     let talk = Talk::new();
-    let sub = talk.write("sub.sh", &format!("{HIDES} {WORKS}"));
-    let script = format!("read x; {HIDES} echo task | thread agent run -- sh '{sub}'");
+    let sub = talk.write_script("sub.sh", &format!("{HIDES} {WORKS}"));
+    let script = format!("read x; {HIDES} echo task | thread agent run -- sh {sub}");
     talk.install(&[], &["sh", "-c", &script]);
     talk.say("work");
     at_work(&talk);

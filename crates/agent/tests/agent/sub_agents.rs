@@ -12,8 +12,8 @@ use crate::harness::Talk;
 /// A parent whose agent passes its task to a sub-agent, and answers with the sub-agent's answer.
 pub fn parent(sub: &str) -> Talk {
     let talk = Talk::new();
-    let sub = talk.write("sub.sh", sub);
-    let script = format!("thread agent run --name helper -- sh '{sub}' || echo 'no answer'");
+    let sub = talk.write_script("sub.sh", sub);
+    let script = format!("thread agent run --name helper -- sh {sub} || echo 'no answer'");
     talk.install(&[], &["sh", "-c", &script]);
     talk
 }
@@ -56,8 +56,8 @@ pub fn results(talk: &Talk) -> Vec<Result<String, String>> {
 fn what_a_sub_agent_takes_counts_for_its_parent() {
     let talk = Talk::new();
     let sub = r#"read x; echo '{"event":"final","content":"done","cost":{"amount":0.5,"currency":"USD"}}'"#;
-    let sub = talk.write("sub.sh", sub);
-    let script = format!("thread agent run --protocol ndjson -- sh '{sub}'");
+    let sub = talk.write_script("sub.sh", sub);
+    let script = format!("thread agent run --protocol ndjson -- sh {sub}");
     talk.install(&["--budget", "0.75"], &["sh", "-c", &script]);
     for text in ["a", "b"] {
         let id = talk.say(text);
@@ -133,10 +133,12 @@ fn the_program_of_the_parent_is_the_default_and_depth_is_one() {
 fn sub_agents_work_side_by_side() {
     let talk = Talk::new();
     // Each waits for the other, so they would never end if run one after the other.
-    let sub =
-        talk.write("sub.sh", "read me; touch $me; until [ -e a ] && [ -e b ]; do sleep 0.05; done; echo $me");
+    let sub = talk.write_script(
+        "sub.sh",
+        "read me; touch $me; until [ -e a ] && [ -e b ]; do sleep 0.05; done; echo $me",
+    );
     let script = format!(
-        "(echo a | thread agent run --call ca -- sh '{sub}') & echo b | thread agent run --call cb -- sh '{sub}'; wait"
+        "(echo a | thread agent run --call ca -- sh {sub}) & echo b | thread agent run --call cb -- sh {sub}; wait"
     );
     talk.install(&[], &["sh", "-c", &script]);
     let id = talk.say("x");
@@ -149,9 +151,9 @@ fn sub_agents_work_side_by_side() {
 #[test]
 fn a_background_sub_agent_reports_by_itself() {
     let talk = Talk::new();
-    let sub = talk.write("sub.sh", "read x; until [ -e go ]; do sleep 0.05; done; echo done: $x");
+    let sub = talk.write_script("sub.sh", "read x; until [ -e go ]; do sleep 0.05; done; echo done: $x");
     let script = format!(
-        "read x; case $x in done*) echo \"heard $x\";; *) echo $x | thread agent run --background -- sh '{sub}';; esac"
+        "read x; case $x in done*) echo \"heard $x\";; *) echo $x | thread agent run --background -- sh {sub};; esac"
     );
     talk.install(&[], &["sh", "-c", &script]);
     let id = talk.say("task");
@@ -186,9 +188,10 @@ fn cancelling_a_run_ends_its_sub_agents() {
 fn an_answer_ends_sub_agents_still_at_work_but_not_those_in_the_background() {
     for background in ["", "--background"] {
         let talk = Talk::new();
-        let sub = talk.write("sub.sh", "read x; echo begun; until [ -e go ]; do sleep 0.05; done; echo done");
+        let sub = talk
+            .write_script("sub.sh", "read x; echo begun; until [ -e go ]; do sleep 0.05; done; echo done");
         let script = format!(
-            "read x; case $x in begun*) exit;; esac; echo $x | thread agent run {background} -- sh '{sub}' >/dev/null 2>&1 & \
+            "read x; case $x in begun*) exit;; esac; echo $x | thread agent run {background} -- sh {sub} >/dev/null 2>&1 & \
              until [ -e answer ]; do sleep 0.02; done; echo answer"
         );
         talk.install(&[], &["sh", "-c", &script]);
@@ -213,9 +216,10 @@ fn an_answer_ends_sub_agents_still_at_work_but_not_those_in_the_background() {
 #[test]
 fn a_persistent_program_starts_sub_agents_for_its_current_run() {
     let talk = Talk::new();
-    let sub = talk.write("sub.sh", "read x; case $x in *work*) echo begun; sleep 1000;; *) echo $x;; esac");
+    let sub =
+        talk.write_script("sub.sh", "read x; case $x in *work*) echo begun; sleep 1000;; *) echo $x;; esac");
     let script = format!(
-        "while IFS= read -r x; do echo \"$x\" | sed 's/.*content\":\"//; s/\".*//' | thread agent run -- sh '{sub}' >/dev/null; \
+        "while IFS= read -r x; do echo \"$x\" | sed 's/.*content\":\"//; s/\".*//' | thread agent run -- sh {sub} >/dev/null; \
          echo '{{\"event\":\"final\",\"content\":\"done\"}}'; done"
     );
     talk.install(&["--protocol", "ndjson"], &["sh", "-c", &script]);
@@ -271,9 +275,9 @@ impl Drop for Worker {
 fn a_worker_restarts_a_background_sub_agent_whose_processes_were_all_killed() {
     for by_root in [false, true] {
         let talk = Talk::new();
-        let sub = talk.write("sub.sh", WORKS);
+        let sub = talk.write_script("sub.sh", WORKS);
         let script = format!(
-            "read x; case $x in failed*) echo heard;; *) thread agent run --background --name helper -- sh '{sub}';; esac"
+            "read x; case $x in failed*) echo heard;; *) thread agent run --background --name helper -- sh {sub};; esac"
         );
         talk.install(&[], &["sh", "-c", &script]);
         let id = talk.say("hello");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use thread_conversation::{Entry, Permission, Record, ToolCall, ToolResult};
-use thread_testkit::{Models, wait_until};
+use thread_testkit::{Models, quoted, wait_until};
 
 use crate::harness::{ADA, Talk};
 
@@ -14,7 +14,7 @@ const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tools.
 
 /// What `--tools` takes for the server of tools `t`.
 fn server(talk: &Talk) -> String {
-    format!("t=python3 {SERVER} --log {}", talk.path(log_of(talk)).display())
+    format!("t=python3 {} --log {}", quoted(SERVER), quoted(talk.path(log_of(talk))))
 }
 
 /// The file with the calls that a conversation's server of tools was given.

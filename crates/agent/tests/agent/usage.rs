@@ -1,12 +1,12 @@
 //! The examples of README.md, run unchanged, with stand-ins for the agents that they name.
 
 use thread_conversation::{Entry, Priority};
-use thread_testkit::skipped;
+use thread_testkit::{quoted, skipped};
 
 use crate::harness::{Talk, lacks};
 
 /// A minimal agent of the Agent Client Protocol, which ignores its arguments.
-pub const ACP: &str = r#"#!/bin/sh
+pub const ACP: &str = r#"
 while IFS= read -r line; do
     id=$(printf '%s' "$line" | sed -n 's/^[^,]*,"id":\([0-9]*\),.*/\1/p')
     case $line in
@@ -22,7 +22,7 @@ done
 "#;
 
 /// An agent that is run for each message.
-const EXEC: &str = "#!/bin/sh\nprintf 'stand-in for %s: ' \"$0 $*\" | sed 's|/.*/||'\ncat\n";
+const EXEC: &str = "printf 'stand-in for %s: ' \"$0 $*\" | sed 's|/.*/||'\ncat\n";
 
 /// The code blocks in a language, in order.
 fn blocks(page: &str, kind: &str) -> Vec<String> {
@@ -39,8 +39,7 @@ fn the_examples_of_the_readme_run() {
     let talk = Talk::new();
     std::fs::create_dir(talk.path("work")).unwrap();
     for (name, script) in [("npx", ACP), ("claude", EXEC), ("ollama", EXEC)] {
-        let path = talk.write(&format!("bin/{name}"), script);
-        talk.sh(&format!("chmod 755 '{path}'")).ok();
+        talk.script(format!("bin/{name}"), script);
     }
     // One after another in one folder, as a reader would run them.
     let run =
@@ -80,8 +79,9 @@ fn the_line_for_cron_pushes_a_pulse() {
     let command = line.splitn(6, char::is_whitespace).nth(5).unwrap().trim().to_owned();
     // The environment in which cron runs a command, but in the test's folder instead of the home directory.
     let cron = format!(
-        "cd '{}' && env -i HOME=/ SHELL=/bin/sh LOGNAME=me PATH='{bin}:/usr/bin:/bin' /bin/sh -c \"$0\"",
-        talk.path("").display()
+        "cd {} && env -i HOME=/ SHELL=/bin/sh LOGNAME=me PATH={}:/usr/bin:/bin /bin/sh -c \"$0\"",
+        quoted(talk.root()),
+        quoted(bin)
     );
     let mut command_of_cron = talk.command("sh");
     let pushed = command_of_cron.arg("-c").arg(cron).arg(command).output().unwrap();
@@ -103,7 +103,7 @@ fn cron_itself_pushes_a_pulse() {
         return skipped("the right to mount folders for a cron of its own");
     }
     let (lines, _) = crontab(&talk);
-    let table = lines.replace("*/15", "*").replace("-t talk", &format!("-t '{}'", talk.dir().display()));
+    let table = lines.replace("*/15", "*").replace("-t talk", &format!("-t {}", quoted(talk.dir())));
     talk.write("table", &table);
     let mut cron = talk.command("unshare");
     cron.args(["-m", "sh", "-c", &format!("{private} && crontab table && exec cron -f")]);

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use thread_testkit::{PATIENCE, World, program, wait_until};
+use thread_testkit::{PATIENCE, World, program, quoted, wait_until};
 
 /// The program in a world.
 pub fn chat_in<A: AsRef<OsStr>>(world: &World, args: impl IntoIterator<Item = A>) -> Command {
@@ -39,7 +39,7 @@ impl Deref for Gateway {
 impl Gateway {
     /// Starts a gateway whose agent is a shell command.
     pub fn start(line: &str) -> Gateway {
-        let agent = &format!("sh -c '{}'", line.replace('\'', r"'\''"));
+        let agent = &format!("sh -c {}", quoted(line));
         let world = World::named("chat").with_system_path();
         let process = Gateway::spawn(&world, agent, "127.0.0.1:0");
         let mut gateway = Gateway { world, agent: agent.to_owned(), listen: String::new(), process };
@@ -117,9 +117,9 @@ impl Terminal {
         // Not in `TMPDIR`, whose path may be longer than a socket's can be.
         let dir = tempfile::tempdir_in("/tmp").unwrap();
         let terminal = Terminal { socket: dir.path().join("tmux"), _dir: dir };
-        let chat = env!("CARGO_BIN_EXE_thread-chat");
+        let chat = quoted(env!("CARGO_BIN_EXE_thread-chat"));
         // The shell around it gets Ctrl-C too.
-        let run = format!("trap : INT; '{chat}' {options}; echo exit=$?; exec sleep 1000");
+        let run = format!("trap : INT; {chat} {options}; echo exit=$?; exec sleep 1000");
         let columns = columns.to_string();
         let words = ["new-session", "-d", "-x", &columns, "-y", "40", "sh", "-c", &run];
         let tmux = world.run("tmux").arg("-u").arg("-S").arg(&terminal.socket).args(["-f", "/dev/null"]);

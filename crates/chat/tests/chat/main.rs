@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use thread_testkit::{Signal, World, wait_until};
+use thread_testkit::{Signal, World, quoted, wait_until};
 
 use harness::{Gateway, Terminal};
 
@@ -33,7 +33,7 @@ fn on_a_terminal_the_answer_is_printed_as_it_comes() {
     let gate = tempfile::tempdir().unwrap();
     let pass = gate.path().join("pass");
     let wait =
-        format!("printf first; until test -e '{}'; do sleep 0.05; done; printf ' second'", pass.display());
+        format!("printf first; until test -e {}; do sleep 0.05; done; printf ' second'", quoted(&pass));
     let gateway = Gateway::start(&wait);
     let Some(terminal) = Terminal::run(&gateway, 80, "go") else { return };
     terminal.shows("first");
@@ -47,8 +47,8 @@ fn stdout_has_the_answer_without_the_output_of_failed_attempts() {
     let dir = tempfile::tempdir().unwrap();
     let tried = dir.path().join("tried");
     let gateway = Gateway::start(&format!(
-        "if test -e '{0}'; then printf 'the full answer'; else touch '{0}'; printf 'the fu\\nhalf'; exit 3; fi",
-        tried.display()
+        "if test -e {0}; then printf 'the full answer'; else touch {0}; printf 'the fu\\nhalf'; exit 3; fi",
+        quoted(tried)
     ));
     let said = gateway.chat(["go"]).output().unwrap();
     let errors = String::from_utf8_lossy(&said.stderr).into_owned();
@@ -91,7 +91,7 @@ fn an_answer_that_is_six_times_as_long_as_json_is_printed_whole() {
 #[test]
 fn a_reader_that_closes_the_pipe_is_no_error() {
     let gateway = Gateway::start("yes | head -n 100000");
-    let chat = format!("set -o pipefail; '{}' go | head -n 1", env!("CARGO_BIN_EXE_thread-chat"));
+    let chat = format!("set -o pipefail; {} go | head -n 1", quoted(env!("CARGO_BIN_EXE_thread-chat")));
     assert_eq!(gateway.run("bash").arg("-c").arg(chat).quiet(), "y\n");
 }
 
@@ -141,7 +141,7 @@ fn the_last_session_is_continued_and_new_starts_another() {
 fn a_gateway_that_is_killed_and_comes_back_loses_nothing() {
     let gate = tempfile::tempdir().unwrap();
     let pass = gate.path().join("pass");
-    let wait = format!("printf 'one '; until test -e '{}'; do sleep 0.05; done; printf two", pass.display());
+    let wait = format!("printf 'one '; until test -e {}; do sleep 0.05; done; printf two", quoted(&pass));
     let mut gateway = Gateway::start(&wait);
     let mut chat = gateway.chat(["go", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(chat.stdout.take().unwrap()).lines().map(|line| event(&line.unwrap()));
@@ -165,7 +165,7 @@ fn a_gateway_that_is_killed_and_comes_back_loses_nothing() {
 /// An agent that works for ever, and the file that it makes when it begins.
 fn busy(dir: &Path) -> (String, PathBuf) {
     let begun = dir.join("begun");
-    (format!("touch '{}'; exec sleep 1000", begun.display()), begun)
+    (format!("touch {}; exec sleep 1000", quoted(&begun)), begun)
 }
 
 #[test]
@@ -324,7 +324,7 @@ fn a_conversation_goes_where_stdout_goes_and_its_prompt_to_the_terminal() {
     let dir = tempfile::tempdir().unwrap();
     let (text, json) = (dir.path().join("text"), dir.path().join("json"));
     for (options, file) in [("", &text), ("--json", &json)] {
-        let options = format!("{options} >'{}'", file.display());
+        let options = format!("{options} >{}", quoted(file));
         let Some(terminal) = Terminal::start(&gateway, 80, &options) else { return };
         for line in ["one", "two"] {
             terminal.types(line, &["Enter"]);

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import random
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,7 @@ import urllib.request
 from harness import LONG, PATIENCE, SERVE, Gateway, Refused, run
 
 HERE = pathlib.Path(__file__).parent
-PYTHON = sys.executable
+PYTHON = shlex.quote(sys.executable)
 
 
 def write(folder, *tables):
@@ -27,7 +28,7 @@ def write(folder, *tables):
 
 
 def acp(name, **more):
-    return {"name": name, "command": f"{PYTHON} {HERE}/acp_agent.py", "protocol": "acp", **more}
+    return {"name": name, "command": f"{PYTHON} {shlex.quote(str(HERE))}/acp_agent.py", "protocol": "acp", **more}
 
 
 def moves(gateway, session):
@@ -137,7 +138,7 @@ async def sessions_choose_among_the_agents_of_a_file():
 async def an_agent_behind_ag_ui_answers():
     with tempfile.TemporaryDirectory() as folder:
         program = HERE.parents[3] / "fixtures/ag_ui_agent.py"
-        server = subprocess.Popen([PYTHON, program, "--log", f"{folder}/requests"], stdout=subprocess.PIPE, text=True)
+        server = subprocess.Popen([sys.executable, program, "--log", f"{folder}/requests"], stdout=subprocess.PIPE, text=True)
         try:
             url = server.stdout.readline().strip()
             pathlib.Path(folder, "keys").write_text("KEY=secret\n")

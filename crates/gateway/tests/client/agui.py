@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import pathlib
+import shlex
 import signal
 import tempfile
 import time
@@ -112,7 +113,7 @@ async def a_killed_adapter_is_a_pause_and_a_final_error_is_an_error():
         program = pathlib.Path(scratch) / "agent"
         program.write_text("#!/bin/sh\n")
         program.chmod(0o755)
-        with Gateway("--agent", str(program)) as gateway:
+        with Gateway("--agent", shlex.quote(str(program))) as gateway:
             program.unlink()
             await every_run_fails(gateway)
 

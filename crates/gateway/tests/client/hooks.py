@@ -57,7 +57,8 @@ class Hooked(Queues):
 async def signed_webhooks_become_events_once():
     with Hooked() as hooked:
         env = hooked.dir / "env"
-        hooked.thread("inbox", "subscribe", "bot", f"env >{env}.new; mv {env}.new {env}; cat >/dev/null", "--deliver", "stdin")
+        handler = 'cd "$THREAD_DIR/.."; env >env.new; mv env.new env; cat >/dev/null'
+        hooked.thread("inbox", "subscribe", "bot", handler, "--deliver", "stdin")
         body = json.dumps({"ref": "refs/heads/main", "text": "grüße"})
         first = hooked.send("ci", body, github(body, "d-1"))
         assert first["id"] == 1 and not first["deduplicated"]

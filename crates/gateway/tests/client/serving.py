@@ -19,6 +19,8 @@ from attachments import PNG, fetch, until, upload
 from harness import PATIENCE, SERVE, THREAD, run
 from proxy import CHAT, PAGE, block, free_port, has
 
+# The page's paths are those of a server, and not quoted. The path of TMPDIR may have a blank or a quote.
+PLAIN = "/tmp"
 # A substitute for systemd, as far as the page needs it: one unit, whose KillMode is `process`.
 SYSTEMCTL = """#!/bin/sh
 cd '{dir}'
@@ -116,7 +118,7 @@ class Server:
 async def the_commands_of_the_page_set_up_a_gateway_and_keep_it():
     if not has("curl"):
         return
-    with tempfile.TemporaryDirectory(prefix="thread-server-", ignore_cleanup_errors=True) as scratch:
+    with tempfile.TemporaryDirectory(prefix="thread-server-", dir=PLAIN, ignore_cleanup_errors=True) as scratch:
         server = Server(scratch)
         with contextlib.ExitStack() as stack:
             stack.callback(server.stop)
@@ -172,7 +174,7 @@ async def the_commands_of_the_page_set_up_a_gateway_and_keep_it():
 
 
 async def the_unit_and_the_image_start_the_gateway():
-    with tempfile.TemporaryDirectory(prefix="thread-server-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="thread-server-", dir=PLAIN) as scratch:
         server = Server(scratch)
         [entry] = re.findall(r"^ENTRYPOINT (.*)$", server.local(block("dockerfile")), re.M)
         words = [word.replace("0.0.0.0:3336", f"127.0.0.1:{server.port}") for word in json.loads(entry)]

@@ -3,6 +3,7 @@
 import asyncio
 import pathlib
 import re
+import shlex
 import sys
 import tempfile
 import urllib.request
@@ -48,7 +49,7 @@ for line in sys.stdin:
 def agents(folder, **more):
     pathlib.Path(folder, "agent.py").write_text(AGENT)
     pathlib.Path(folder, "acp.py").write_text(ACP)
-    line = lambda name: f"{sys.executable} {name}"
+    line = lambda name: f"{shlex.quote(sys.executable)} {name}"
     return write(
         folder, {"name": "paid", "command": line("agent.py"), "protocol": "ndjson", **more},
         {"name": "acp", "command": line("acp.py"), "protocol": "acp"},

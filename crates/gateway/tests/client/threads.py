@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import threading
 import time
+import urllib.parse
 import uuid
 
 from harness import LONG, PATIENCE, SERVE, THREAD, Gateway, run
@@ -61,7 +62,7 @@ async def every_thread_is_in_the_list_and_those_that_are_named_are_not_served():
 async def a_stalled_consumer_is_found_and_resumed():
     with Queues("inbox") as queues:
         look = queues.look
-        handler = f"echo no price for anvil; test -e {queues.dir}/priced"
+        handler = 'echo no price for anvil; test -e "$THREAD_DIR"/../priced'
         queues.thread("inbox", "subscribe", "mailer", handler, "--deliver", "stdin", "--max-attempts", "1", "--stall-after", "1",
                       "--backoff", "10ms")
         first = queues.push("inbox")
@@ -103,8 +104,8 @@ async def a_stalled_consumer_is_found_and_resumed():
 async def dead_letters_are_retried_by_reason_and_some_are_discarded():
     with Queues("inbox") as queues:
         look = queues.look
-        handler = f"""read -r line; case $line in
-            *apple*) test -e {queues.dir}/apples || {{ echo no apples; exit 1; }};;
+        handler = """read -r line; case $line in
+            *apple*) test -e "$THREAD_DIR"/../apples || { echo no apples; exit 1; };;
             *pear*) echo no pears; exit 65;; esac"""
         queues.thread("inbox", "subscribe", "cook", handler, "--deliver", "stdin", "--max-attempts", "1", "--batch-size", "1")
         for content in "apple", "pear", "soup", "apple", "pear", "apple":
@@ -154,10 +155,10 @@ async def dead_letters_are_retried_by_reason_and_some_are_discarded():
 async def steps_are_seen_and_forgotten_and_an_event_of_a_pool_is_tried_at_once():
     with Queues("inbox") as queues:
         look = queues.look
-        handler = f"""set -e; cat >/dev/null
-            thread step note -- sh -c 'echo $THREAD_EVENT_ID >>{queues.dir}/noted; echo noted'
+        handler = """set -e; cat >/dev/null
+            thread step note -- sh -c 'echo $THREAD_EVENT_ID >>"$THREAD_DIR"/../noted; echo noted'
             thread sleep pause 10m
-            test -e {queues.dir}/open"""
+            test -e "$THREAD_DIR"/../open"""
         queues.thread("inbox", "subscribe", "pool", handler, "--deliver", "stdin", "--concurrency", "2", "--backoff", "1h")
         asleep = queues.push("inbox", "first")
         detail = lambda id: look.get(f"/inbox/events/{id}")
@@ -185,7 +186,7 @@ async def steps_are_seen_and_forgotten_and_an_event_of_a_pool_is_tried_at_once()
 
         # One that is finished before an earlier one is done, not pending.
         (queues.dir / "open").touch()
-        quick = ["subscribe", "quick", f"grep -q second || test -e {queues.dir}/go", "--deliver", "stdin", "--batch-size", "1", "--concurrency", "2", "--backoff", "1h"]
+        quick = ["subscribe", "quick", 'grep -q second || test -e "$THREAD_DIR"/../go', "--deliver", "stdin", "--batch-size", "1", "--concurrency", "2", "--backoff", "1h"]
         queues.thread("inbox", *quick)
         held, done = queues.push("inbox", "held"), queues.push("inbox", "second")
         of = lambda answer: next(one for one in answer["handled"] if one["consumer"] == "quick")
@@ -211,7 +212,7 @@ async def dead_letters_of_kept_handlers_are_retried():
     with Queues("inbox") as queues:
         look = queues.look
         handler = f"""while read -r line; do id=$(printf '%s' "$line" | sed 's/.*"id":\\([0-9]*\\).*/\\1/')
-            if test -e {queues.dir}/open; then echo "{{\\"ack\\":$id}}"; else echo "{{\\"nack\\":$id,\\"error\\":\\"closed\\"}}"; fi; done"""
+            if test -e "$THREAD_DIR"/../open; then echo "{{\\"ack\\":$id}}"; else echo "{{\\"nack\\":$id,\\"error\\":\\"closed\\"}}"; fi; done"""
         queues.thread("inbox", "subscribe", "kept", handler, "--deliver", "ndjson", "--max-attempts", "1", "--stall-after", "never")
         id = queues.push("inbox")
         look.until(lambda answer: answer["total"] == 1, "/inbox/dead")
@@ -224,7 +225,7 @@ async def dead_letters_of_kept_handlers_are_retried():
 async def a_cursor_is_moved_and_what_follows_is_handled_again():
     with Queues("inbox") as queues:
         look = queues.look
-        queues.thread("inbox", "subscribe", "all", f"cat >>{queues.dir}/seen", "--deliver", "stdin")
+        queues.thread("inbox", "subscribe", "all", 'cat >>"$THREAD_DIR"/../seen', "--deliver", "stdin")
         for _ in range(3):
             queues.push("inbox")
         done = lambda one: one["pending"] == 0 and one["state"] == "idle"
@@ -553,7 +554,7 @@ async def strangers_and_hostile_ids_get_nowhere():
         ids = [
             "..", "%2e%2e", "..%2F..%2Finbox", "%2Fetc%2Fpasswd", "inbox%2F", "inbox%00", "%FF", "nothing", "INBOX", "~",
             f"{session}~", f"{session}~..", f"{session}~link", f"{session}~..%2F..%2F{session}", f"{session}%2F",
-            str(uuid.uuid4()), f"{uuid.uuid4()}~x", "token", "x" * 5000, urllib_quote(str(queues.dir / "secret")),
+            str(uuid.uuid4()), f"{uuid.uuid4()}~x", "token", "x" * 5000, urllib.parse.quote(str(queues.dir / "secret"), safe=""),
         ]
         # The paths unchanged, not as a client normalizes them.
         for id in ids:
@@ -573,10 +574,6 @@ async def strangers_and_hostile_ids_get_nowhere():
             for headers in {"Origin": "https://evil.example"}, {"Host": "evil.example"}:
                 assert raw(gateway, "GET", path, **headers)[0] == 403, path
         assert raw(gateway, "GET", "/api/v1/openapi.json", token=False)[0] == 401
-
-
-def urllib_quote(text):
-    return text.replace("/", "%2F")
 
 
 def raw(gateway, method, path, token=True, **headers):

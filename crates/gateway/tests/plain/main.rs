@@ -10,13 +10,13 @@ use thread_protocol::client::Error;
 use thread_protocol::event::{Event, RunStatus};
 use thread_protocol::method::*;
 use thread_protocol::{Content, method};
-use thread_testkit::Models;
+use thread_testkit::{Models, quoted};
 
 use harness::{Gateway, Talk, tokens};
 
 /// A shell command that prints a text when it begins, waits for a file, and prints another text.
 fn waiting(gate: &std::path::Path, before: &str, after: &str) -> String {
-    format!("printf '{before}'; until test -e '{}'; do sleep 0.02; done; printf '{after}'", gate.display())
+    format!("printf '{before}'; until test -e {}; do sleep 0.02; done; printf '{after}'", quoted(gate))
 }
 
 /// Kinds of the events of a run, without repetitions.
@@ -224,8 +224,9 @@ async fn the_two_lines_of_the_readme_are_a_chat() {
     let (lines, _) = blocks.find(|(block, _)| block.starts_with("python3 fixtures/model.py")).unwrap();
     assert_eq!(lines.lines().count(), 2);
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let lines =
-        lines.replace("fixtures/", &format!("'{folder}'/fixtures/")).replace("8808", &port.to_string());
+    let lines = lines
+        .replace("fixtures/", &format!("{}/fixtures/", quoted(folder)))
+        .replace("8808", &port.to_string());
     let gateway = Gateway::by(&format!("{} --root root --listen 127.0.0.1:0", lines.trim_end()));
     let mut talk = gateway.client().await;
     talk.begins("talk").await;

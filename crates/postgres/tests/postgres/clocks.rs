@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use thread_testkit::preload::{self, Clock};
-use thread_testkit::{postgres::server, wait_until};
+use thread_testkit::{postgres::server, quoted, wait_until};
 
 use crate::machine::Machine;
 
@@ -30,8 +30,8 @@ fn a_clock_that_is_two_minutes_wrong_takes_no_lease_and_keeps_none() {
     right.ok(&["init", &location]);
     let out = right.path("out");
     let handler = format!(
-        "echo begin $THREAD_EPOCH >>'{0}'; [ $THREAD_EPOCH = 1 ] && exec sleep 1000; cat >/dev/null; echo end >>'{0}'",
-        out.display()
+        "echo begin $THREAD_EPOCH >>{0}; [ $THREAD_EPOCH = 1 ] && exec sleep 1000; cat >/dev/null; echo end >>{0}",
+        quoted(&out)
     );
     right.ok(&["subscribe", "bot", &handler, "--deliver", "stdin", "--cwd", "/"]);
     right.start_worker(&["--lease", "4s"]);

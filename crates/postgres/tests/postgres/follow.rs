@@ -7,7 +7,7 @@ use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
 use thread_testkit::postgres::{Server, server};
-use thread_testkit::{PATIENCE, wait_until};
+use thread_testkit::{PATIENCE, quoted, wait_until};
 
 use crate::machine::{Machine, Proxy};
 
@@ -34,7 +34,7 @@ fn a_worker_serves_several_threads_or_all_of_a_schema_also_new_ones() {
         let location = location(&thread.replace(' ', "%20"));
         machine.ok(&["init", &location]);
         let out = machine.path(thread);
-        let handler = format!("cat >>'{}'", out.display());
+        let handler = format!("cat >>{}", quoted(&out));
         machine.ok(&["subscribe", "-t", &location, "bot", &handler, "--deliver", "stdin"]);
         machine.ok(&["push", "-t", &location, "x"]);
         out
@@ -64,7 +64,7 @@ fn a_worker_serves_several_threads_or_all_of_a_schema_also_new_ones() {
         let location = location("later");
         machine.ok(&["init", &location]);
         let out = machine.path("later");
-        let handler = format!("cat >>'{}'", out.display());
+        let handler = format!("cat >>{}", quoted(&out));
         machine.ok(&["subscribe", "-t", &location, "bot", &handler, "--deliver", "stdin"]);
         machine.ok(&["push", "-t", &location, "x"]);
         out
@@ -160,7 +160,7 @@ fn a_machine_without_the_program_of_a_handler_leaves_the_run_to_others() {
     mode(0o644);
     // Its path does not exist there either.
     let out = with.path("out");
-    let handler = format!("echo $$ >>tries; only-there >>'{}'", out.display());
+    let handler = format!("echo $$ >>tries; only-there >>{}", quoted(&out));
     without.ok(&["subscribe", "bot", &handler, "--deliver", "stdin", "--max-attempts", "1"]);
     without.start_worker(&[]);
     without.ok(&["push", "x"]);

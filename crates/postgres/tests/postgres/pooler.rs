@@ -26,7 +26,8 @@ impl Pooler {
             thread_testkit::missing("PgBouncer");
             return None;
         };
-        let dir = tempfile::tempdir().unwrap();
+        // Not in `TMPDIR`, which the pooler's user may have no right to enter.
+        let dir = tempfile::tempdir_in("/tmp").unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let config = dir.path().join("pgbouncer.ini");
         let text = format!(

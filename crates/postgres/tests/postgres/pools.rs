@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
-use thread_testkit::{kill, long, postgres::Server, wait_until};
+use thread_testkit::{kill, long, postgres::Server, quoted, wait_until};
 
 use crate::machine::Machine;
 use crate::shared::HOLD;
@@ -116,7 +116,7 @@ fn loses_nothing(deliver: Option<(&str, &str, &str)>) {
     let home = machines[0].path("");
     match deliver {
         Some((deliver, rest, batch)) => {
-            let handler = format!("cd '{}'; {HOLD}{HANDLE}{rest}", home.display());
+            let handler = format!("cd {}; {HOLD}{HANDLE}{rest}", quoted(&home));
             let options = ["--deliver", deliver, "--batch-size", batch];
             one.ok(&[&["subscribe", "bot", &handler][..], &options, &patient].concat());
         }

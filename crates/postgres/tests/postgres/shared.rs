@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use thread_testkit::{names, postgres::Server, wait_until};
+use thread_testkit::{names, postgres::Server, quoted, wait_until};
 
 use crate::machine::{Machine, Proxy};
 
@@ -88,7 +88,7 @@ impl Shared {
 
     fn subscribe(&self, deliver: &str, concurrency: &str, comment: &str, more: &[&str]) {
         let rest = if deliver == "stdin" { ONCE } else { KEPT };
-        let handler = format!("cd '{}'; {HOLD}{HANDLE}{rest} # {comment}", self.home().display());
+        let handler = format!("cd {}; {HOLD}{HANDLE}{rest} # {comment}", quoted(self.home()));
         let options = ["--deliver", deliver, "--concurrency", concurrency, "--key", "content"];
         let patient = ["--backoff", "50ms", "--max-attempts", "never", "--batch-size", "2"];
         self.one.ok(&[&["subscribe", "bot", &handler][..], &options, &patient, more].concat());
