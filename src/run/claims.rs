@@ -60,6 +60,12 @@ pub enum Refused {
 /// [`Error::UnknownConsumer`], [`Error::NoClaims`], [`Error::BrokenFilter`].
 pub fn take(queue: &mut Queue, consumer: &ConsumerId, most: u64, length: Duration) -> Result<Takings> {
     let _turn = settle::take_turn(queue);
+    let taken = take_in_turn(queue, consumer, most, length);
+    queue.store.release();
+    taken
+}
+
+fn take_in_turn(queue: &mut Queue, consumer: &ConsumerId, most: u64, length: Duration) -> Result<Takings> {
     let mut may_pass = true;
     loop {
         let current = queue.subscription(consumer)?;
@@ -77,7 +83,8 @@ pub fn take(queue: &mut Queue, consumer: &ConsumerId, most: u64, length: Duratio
         if let Some(takings) = round.store(queue)? {
             return Ok(takings);
         }
-        // Another process changed the row first, which cannot happen forever.
+        // Another process changed the row first. Where nothing keeps others from it, that cannot happen forever.
+        queue.store.hold(consumer)?;
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -158,9 +158,8 @@ pub fn update(
         if let Some(updated) = queue.store.update_run(&current, &update)? {
             return Ok(Some(updated));
         }
-        // A busy pool changes the row many times a second.
+        // A busy pool changes the row many times a second. Where nothing keeps others from it, that cannot happen forever.
         queue.store.hold(&seen.consumer)?;
-        // Where that does not keep others from it, it cannot happen forever.
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -412,6 +412,16 @@ pub(super) fn change(
     mut decide: impl FnMut(&mut Queue, &Subscription, &Ledger) -> Result<RunUpdate>,
 ) -> Result<Subscription> {
     let _turn = take_turn(queue);
+    let changed = change_in_turn(queue, consumer, &mut decide);
+    queue.store.release();
+    changed
+}
+
+fn change_in_turn(
+    queue: &mut Queue,
+    consumer: &ConsumerId,
+    decide: &mut impl FnMut(&mut Queue, &Subscription, &Ledger) -> Result<RunUpdate>,
+) -> Result<Subscription> {
     loop {
         let current = queue.subscription(consumer)?;
         // Read after the row, whose change would be noticed.
@@ -421,7 +431,8 @@ pub(super) fn change(
             control::notify_supervisors(queue);
             return Ok(changed);
         }
-        // Another process changed the row first, which cannot happen forever.
+        // Another process changed the row first. Where nothing keeps others from it, that cannot happen forever.
+        queue.store.hold(consumer)?;
         std::thread::sleep(Duration::from_millis(1));
     }
 }

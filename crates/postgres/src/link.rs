@@ -189,6 +189,7 @@ impl Link {
 
     /// Closes the connection.
     pub fn close(&mut self) {
+        self.release();
         self.connection = None;
     }
 
@@ -229,10 +230,7 @@ impl Link {
     ) -> Result<T> {
         match locks {
             Locks::Consumer(consumer) if self.held.as_ref() == Some(consumer) => self.held = None,
-            _ => {
-                self.release();
-                self.begin(doing, locks, durable)?;
-            }
+            _ => self.begin(doing, locks, durable)?,
         }
         let done = work(&mut self.in_transaction(doing));
         self.end(doing, done)
@@ -240,6 +238,7 @@ impl Link {
 
     /// Begins a transaction, once more if the connection turns out to be lost.
     pub fn begin(&mut self, doing: &'static str, locks: Locks<'_>, durable: bool) -> Result<()> {
+        self.release();
         let of_thread = lock_key(&[&self.target.schema, &self.thread.to_string()]);
         // See `Session::closed`.
         let look = format!("SELECT 'closed' FROM {}counters WHERE thread = -{}", self.prefix, self.thread);
@@ -323,6 +322,7 @@ impl Link {
             "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \
              SET LOCAL idle_in_transaction_session_timeout = '{LONGEST_READING}'"
         );
+        self.release();
         self.connection()?.client.batch_execute(&begin).doing(doing)?;
         self.in_snapshot = true;
         let worked = work(self);

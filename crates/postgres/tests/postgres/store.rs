@@ -316,6 +316,42 @@ fn of_run_updates_from_the_same_state_only_one_applies() {
 }
 
 #[test]
+fn a_consumer_that_is_held_is_changed_by_others_after_the_next_write_or_the_release() {
+    let Some(location) = thread() else { return };
+    let (mut one, mut other) = (open(&location), open(&location));
+    one.subscribe(&new_subscription("c")).unwrap();
+    let update = RunUpdate { durable: true, ..RunUpdate::state(RunState::default()) };
+    let read = |store: &mut dyn Store| store.subscription(&name("c")).unwrap().unwrap();
+    let seen = read(&mut *one);
+    one.hold(&name("c")).unwrap();
+    std::thread::scope(|scope| {
+        let refused = scope.spawn(|| other.update_run(&seen, &update).unwrap());
+        // If nothing keeps the other one from it, it is the first.
+        std::thread::sleep(Duration::from_millis(300));
+        let now = read(&mut *one);
+        assert!(one.update_run(&now, &update).unwrap().is_some());
+        assert_eq!(refused.join().unwrap(), None);
+    });
+    let ends: [fn(&mut Box<dyn Store>); 3] = [
+        |store| store.release(),
+        |store| store.in_snapshot(&mut |store| store.newest().map(drop)).unwrap(),
+        |store| drop(put(&mut **store, &message("x")).unwrap()),
+    ];
+    let mut is_free = || {
+        let seen = read(&mut *other);
+        other.update_run(&seen, &update).unwrap().is_some()
+    };
+    for end in ends {
+        one.hold(&name("c")).unwrap();
+        end(&mut one);
+        assert!(is_free());
+    }
+    one.hold(&name("c")).unwrap();
+    drop(one);
+    assert!(is_free());
+}
+
+#[test]
 fn of_processes_that_make_the_same_thread_one_does() {
     let Some(server) = server() else { return };
     let location = Location::from(server.location());

@@ -65,20 +65,27 @@ async fn next(seen: &mut Option<watch::Receiver<Seen>>) -> Option<Seen> {
     Some(seen.borrow_and_update().clone())
 }
 
+/// What is seen next of the list, of a thread, or of both.
+async fn next_of(
+    list: &mut Option<watch::Receiver<Seen>>,
+    thread: &mut Option<watch::Receiver<Seen>>,
+) -> Option<Seen> {
+    loop {
+        tokio::select! {
+            seen = next(list) => return seen,
+            seen = next(thread) => match seen {
+                // The list is there without it.
+                None | Some(Seen::Gone(..)) if list.is_some() => *thread = None,
+                seen => return seen,
+            },
+        }
+    }
+}
+
 impl Source for Watching {
     async fn next(&mut self) -> Result<Event, Event> {
         loop {
-            let seen = tokio::select! {
-                seen = next(&mut self.list) => seen,
-                seen = next(&mut self.thread) => match seen {
-                    // The list is there without it.
-                    None | Some(Seen::Gone(..)) if self.list.is_some() => {
-                        self.thread = None;
-                        continue;
-                    }
-                    seen => seen,
-                },
-            };
+            let seen = next_of(&mut self.list, &mut self.thread).await;
             let (offset, limit) = self.page;
             match seen {
                 Some(Seen::NotYet) => {}
@@ -190,4 +197,35 @@ pub async fn stream(
     let filter = filter(query.filter.as_deref())?;
     let tail = Tail::new(&gateway.inspector, &thread, last.or(query.after), filter).await?;
     Ok(response(gateway, tail))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_thread_that_is_gone_ends_only_what_is_watched_without_the_list() {
+        // It has been deleted, or the gateway has stopped watching it.
+        for is_deleted in [true, false] {
+            let (lists, list) = watch::channel(Seen::NotYet);
+            let (threads, thread) = watch::channel(Seen::NotYet);
+            let (mut list, mut alone, mut beside) = (Some(list), Some(thread.clone()), Some(thread));
+            if is_deleted {
+                threads.send(Seen::Gone("deleted".to_owned(), code::NOT_FOUND)).unwrap();
+            }
+            drop(threads);
+            let seen = async {
+                let without = next_of(&mut None, &mut alone).await;
+                let later = async { lists.send(Seen::Thread("the list".into())) };
+                (without, tokio::join!(next_of(&mut list, &mut beside), later).0)
+            };
+            match tokio::time::timeout(Duration::from_secs(60), seen).await.unwrap() {
+                (Some(Seen::Gone(..)), Some(Seen::Thread(_))) if is_deleted => {}
+                (None, Some(Seen::Thread(_))) if !is_deleted => {}
+                _ => panic!("is_deleted: {is_deleted}"),
+            }
+        }
+    }
 }
