@@ -738,10 +738,14 @@ fn info_says_what_sleeps_and_how_long() {
         let mut sleeps = |with_time: bool| {
             world.wait_until("the sleep", || {
                 asleep = world.consumer("bot");
-                asleep["asleep"] == true && asleep["next_try"].is_string() == with_time
+                let is_asleep = asleep["state"] == "waiting" && asleep["asleep"] == true;
+                is_asleep && asleep["next_try"].is_string() == with_time
             });
         };
         sleeps(true);
+        // Not the end of the first sleep, which has no time either for a moment.
+        let awaits = |line: &String| line.contains("await: consumer=bot id=1");
+        world.wait_until("the next step", || world.log().iter().any(awaits));
         sleeps(false);
         assert_eq!((&asleep["state"], &asleep["attempt"]), (&json!("waiting"), &json!(0)));
         assert!(world.thread(["info", "bot"]).quiet().contains("state: waiting attempt=0 asleep=true\n"));
