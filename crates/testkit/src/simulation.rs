@@ -1,7 +1,7 @@
 //! What simulations have in common.
 //!
 //! A simulation runs code as it is, on one thread, and plays all that is around it. A *schedule* is one such run, in which
-//! everything follows from its seed: what happens, and when, is rolled with [`Dice`]; the [clocks](clock) stand still unless
+//! everything follows from its seed: what happens, and when, is rolled with [`Dice`](crate::Dice); the [clocks](clock) stand still unless
 //! they are moved; an [`Agenda`] has what is to happen; [`say!`](crate::say) notes what has. [`schedules`] runs one after the
 //! other.
 
