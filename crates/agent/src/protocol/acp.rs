@@ -516,7 +516,7 @@ mod tests {
                 (current, told.refused.as_deref()),
                 (refused.map(|no| if no { "x" } else { "y" }).into(), said)
             );
-            // It is said once.
+            // It is reported once.
             acp.choose(&OptionChosen { id: "one".to_owned(), value: "x".to_owned() }, &mut out);
             let answer = json!({ "id": acp.last_id, "result": {} });
             let told = acp.read(format!("{answer}\n").as_bytes(), &mut Vec::new());

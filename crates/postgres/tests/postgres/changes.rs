@@ -148,7 +148,7 @@ fn a_transaction_that_ends_after_a_newer_one_is_not_missed() {
     assert_eq!((ask(&mut all), ask(&mut all)), ("c".to_owned(), String::new()));
     first.batch_execute("COMMIT").unwrap();
     assert_eq!((ask(&mut all), ask(&mut all)), ("a".to_owned(), String::new()));
-    // Nothing is said of what is undone.
+    // What is undone is not reported.
     first.batch_execute(&format!("BEGIN; {}; ROLLBACK", push("a"))).unwrap();
     assert_eq!(ask(&mut all), "");
 }

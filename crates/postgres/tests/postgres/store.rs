@@ -54,7 +54,7 @@ fn connections_see_each_others_commits_at_once_and_in_order() {
     }
 }
 
-/// One that looks at consumers, as whoever waits does, and one that only asks.
+/// One that looks at consumers, as a process that waits does, and one that only asks.
 #[test]
 fn the_first_schedule_and_the_first_step_of_others_are_seen_by_those_who_came_before() {
     for has_consumer in [true, false] {
