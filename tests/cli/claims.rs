@@ -378,3 +378,127 @@ fn eight_programs_at_once_never_take_the_same_event() {
     assert_eq!(cursor(&world), 160);
     assert_eq!(world.lines("acked").len(), 160);
 }
+
+/// A time that is stored, in milliseconds.
+fn milliseconds(world: &World, time: &str, from: &str) -> i64 {
+    world.query(&format!("SELECT CAST(round(unixepoch({time}, 'subsec') * 1000) AS INTEGER) {from}"))
+}
+
+#[test]
+fn the_wait_after_a_claim_counts_from_when_it_ended() {
+    let world = world(&["a"], &["--backoff", "1h"]);
+    let before = milliseconds(&world, "'now'", "");
+    take(&world, &["1h"]);
+    assert!(milliseconds(&world, "since", "FROM claims") >= before);
+    // It has ended two seconds ago.
+    world.db().execute("UPDATE claims SET until = until - 3602000", []).unwrap();
+    let now = milliseconds(&world, "'now'", "");
+    assert_eq!(take(&world, &["1h"]), []);
+    assert!(milliseconds(&world, "since", "FROM waits") < now - 1000);
+    assert_eq!(world.query("SELECT attempts FROM waits"), 1);
+}
+
+#[test]
+fn a_place_is_free_for_what_comes_after_those_that_were_finished_among_the_held_back() {
+    let world = world(&[&["k"; 71][..], &["other"]].concat(), &[&KEY[..], &["--ahead", "80"]].concat());
+    assert_eq!(ids_of(&take(&world, &["1h"])), [1]);
+    assert_eq!(ids_of(&take(&world, &["1h"])), [72]);
+    let ids: Vec<String> = (2..=40).map(|id| id.to_string()).collect();
+    world
+        .thread([&["ack", "team"], &ids.iter().map(String::as_str).collect::<Vec<_>>()[..]].concat())
+        .quiet();
+    // With seventy that are held back, these would be too many.
+    push(&world, &[&["k"; 20][..], &["free"]].concat());
+    assert_eq!(ids_of(&take(&world, &["1h"])), [93]);
+}
+
+#[test]
+fn nothing_past_so_many_unfinished_events_is_taken() {
+    let world = world(&["k", "k", "other"], &[&KEY[..], &["--ahead", "2"]].concat());
+    assert_eq!(ids_of(&take(&world, &["1h", "--limit", "3"])), [1]);
+    assert_eq!(take(&world, &["1h"]), []);
+    world.thread(["ack", "team", "2"]).quiet();
+    assert_eq!(ids_of(&take(&world, &["1h"])), [3]);
+}
+
+#[test]
+fn what_is_taken_at_once_has_8_mib_of_lines_or_one_line_more() {
+    const MOST: usize = 8 * 1024 * 1024;
+    let world = world(&[], &[]);
+    let push = |length: usize| {
+        let line = format!("{}\n", "x".repeat(length));
+        world.thread(["push", "--lines"]).stdin(line).ok();
+    };
+    push(1);
+    let of_one = world.thread(["pop", "team", "--claim", "1h"]).quiet().len();
+    world.thread(["ack", "team", "1"]).quiet();
+    for (length, taken) in [(MOST, 1), (MOST - 1, 2)] {
+        let first = world.query("SELECT max(id) FROM events") + 1;
+        push(length - of_one + 1);
+        push(1);
+        let ids: Vec<i64> = (first..first + taken).collect();
+        assert_eq!(ids_of(&take(&world, &["1h", "--limit", "2"])), ids);
+        world.thread(["ack", "team", &first.to_string(), &(first + 1).to_string()]).quiet();
+    }
+}
+
+#[test]
+fn no_more_dead_letters_are_taken_than_are_asked_for() {
+    let world = world(&["a", "b"], &[]);
+    world.thread(["reject", "team", "1"]).quiet();
+    world.thread(["reject", "team", "2"]).quiet();
+    world.thread(["dead", "retry", "team", "--all"]).quiet();
+    assert_eq!(ids_of(&take(&world, &["1h"])), [1]);
+    assert_eq!(ids_of(&take(&world, &["1h"])), [2]);
+}
+
+#[test]
+fn what_is_taken_is_logged() {
+    let world = world(&["a", "b"], &[]);
+    let logged = || world.log().iter().filter(|line| line.contains("pop: ")).cloned().collect::<Vec<_>>();
+    take(&world, &["1h", "--limit", "2"]);
+    assert_eq!(logged(), ["[INFO] pop: consumer=team claims=2"]);
+    assert_eq!(take(&world, &["1h"]), []);
+    assert_eq!(logged().len(), 1);
+}
+
+#[test]
+fn a_success_ends_a_row_of_dead_letters() {
+    let world = world(&["a", "b", "c"], &["--max-attempts", "1", "--stall-after", "1"]);
+    world.thread(["nack", "team", "1"]).quiet();
+    world.thread(["ack", "team", "2"]).quiet();
+    world.thread(["nack", "team", "3"]).quiet();
+    assert_eq!((world.consumer("team")["dead"].clone(), world.state("team")), (json!(2), "idle".to_owned()));
+}
+
+#[test]
+fn after_an_attempt_an_event_is_put_off_as_if_for_the_first_time() {
+    let world = world(&["a"], &["--backoff", "1h"]);
+    for (options, stored) in [(&["--no-attempt"][..], 1), (&[], 10), (&["--no-attempt"], 11)] {
+        world.thread([&["nack", "team", "1"], options].concat()).quiet();
+        assert_eq!(world.query("SELECT attempts * 10 + deferred FROM waits"), stored);
+    }
+}
+
+#[test]
+fn when_a_consumer_stalled_is_stored() {
+    let options = ["--backoff", "0s", "--max-attempts", "1", "--stall-after", "1"];
+    for by_hand in [false, true] {
+        let world = world(&["a", "b", "c"], &options);
+        let before = milliseconds(&world, "'now'", "");
+        for _ in 0..2 {
+            let taken = take(&world, &["1h"]);
+            match by_hand {
+                true => _ = world.thread(["nack", "team", &taken[0].0.to_string()]).quiet(),
+                false => end_claims(&world),
+            }
+        }
+        assert_eq!(world.thread(["pop", "team", "--claim", "1h"]).ends_with(0).0, "");
+        assert_eq!(world.state("team"), "stalled");
+        let ended = milliseconds(&world, "json_extract(run, '$.ended')", "FROM consumers");
+        assert!(ended >= before, "by_hand={by_hand}");
+        if by_hand {
+            assert_eq!(world.query("SELECT json_extract(run, '$.start_newest') FROM consumers"), 3);
+        }
+    }
+}

@@ -149,3 +149,30 @@ fn a_span_is_one_of_five_and_goes_with_nothing_else() {
     }
     world.thread(["info", "nobody", "--series", "1h"]).fails(1);
 }
+
+#[test]
+fn an_acknowledgement_counts_each_event_once() {
+    let world = World::with_thread();
+    world.off(["push", "--lines"]).stdin("x\n".repeat(4)).ok();
+    world.off(["subscribe", "team", "--no-handler", "--concurrency", "3"]).quiet();
+    world.off(["ack", "team", "3", "4", "9", "--force"]).quiet();
+    assert_eq!(counts(&world, "team"), [4, 0, 0]);
+}
+
+#[test]
+fn how_long_a_program_had_an_event_is_counted() {
+    for (command, counted) in [("ack", [1, 0, 0]), ("reject", [0, 1, 1])] {
+        let world = World::with_thread();
+        world.push("x");
+        world.off(["subscribe", "team", "--no-handler", "--concurrency", "3"]).quiet();
+        world.off(["pop", "team", "--claim", "1h"]).ok();
+        let minute_ago = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-1 minute')";
+        world.db().execute(&format!("UPDATE claims SET since = {minute_ago}"), []).unwrap();
+        world.off([command, "team", "1"]).quiet();
+        assert_eq!(counts(&world, "team"), counted, "{command}");
+        let series = series(&world, &["1d", "team"]);
+        let took = &series["consumers"][0]["p95_ms"];
+        let took = took.as_array().unwrap().iter().find_map(Value::as_u64);
+        assert!(took.is_some_and(|took| took >= 50_000), "{command}: {took:?}");
+    }
+}

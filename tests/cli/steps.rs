@@ -839,3 +839,75 @@ fn an_event_that_came_after_the_time_was_over_is_too_late_though_nobody_looked()
     world.thread(wait).ends_with(3);
     world.thread(wait).ends_with(3);
 }
+
+#[test]
+fn a_name_that_is_used_for_a_sleep_is_none_for_a_command() {
+    let world = by_hand();
+    world.off(["sleep", "a", "1h", "--consumer", "bot", "--event", "1"]).ends_with(75);
+    step(&world, "a").fails(2);
+    assert_eq!(states(&world), ["a waiting"]);
+}
+
+#[test]
+fn what_sleeps_for_another_event_or_consumer_holds_nothing_up() {
+    let world = by_hand();
+    world.push("another");
+    world.idle_consumer("other", "");
+    world.off(["sleep", "nap", "1h", "--consumer", "bot", "--event", "2"]).ends_with(75);
+    world.off(["sleep", "nap", "1h", "--consumer", "other", "--event", "1"]).ends_with(75);
+    step(&world, "a").ok();
+    world.off(["sleep", "nap", "1h", "--consumer", "bot", "--event", "1"]).ends_with(75);
+    step(&world, "b").ends_with(75);
+}
+
+#[test]
+fn a_step_that_cannot_be_read_is_done_anew_and_one_that_is_begun_again_is_as_old_as_it_was() {
+    let world = by_hand();
+    world.push("another");
+    world.idle_consumer("other", "");
+    for [name, consumer, event] in
+        [["a", "bot", "1"], ["b", "bot", "1"], ["a", "bot", "2"], ["a", "other", "1"]]
+    {
+        world.off(["step", name, "--consumer", consumer, "--event", event, "--", "true"]).quiet();
+    }
+    let is_a = "consumer_id = 'bot' AND event_id = 1 AND name = 'a'";
+    world.db().execute(&format!("UPDATE steps SET step = 'x' WHERE {is_a}"), []).unwrap();
+    world.off(["step", "a", "--consumer", "bot", "--event", "1", "--", "false"]).ends_with(1);
+    let old = "2020-01-01T00:00:00Z";
+    world
+        .db()
+        .execute(&format!("UPDATE steps SET step = json_set(step, '$.since', '{old}') WHERE {is_a}"), [])
+        .unwrap();
+    world.off(["step", "a", "--consumer", "bot", "--event", "1", "--", "true"]).quiet();
+    assert_eq!(
+        world.query(&format!("SELECT json_extract(step, '$.since') = '{old}' FROM steps WHERE {is_a}")),
+        1
+    );
+    assert_eq!(states(&world).len(), 3);
+}
+
+#[test]
+fn the_sleep_of_an_event_lasts_until_it_is_acknowledged_whatever_becomes_of_others() {
+    let world = World::with_thread();
+    world.off(["push", "--lines"]).stdin("x\n".repeat(4)).ok();
+    let options = ["--concurrency", "4", "--max-attempts", "1", "--stall-after", "1"];
+    world.off([&["subscribe", "bot", "--no-handler"], &options[..]].concat()).quiet();
+    world.off(["pop", "bot", "--claim", "1h", "--limit", "4"]).ok();
+    for event in ["1", "4"] {
+        world.off(["sleep", "nap", "1h", "--consumer", "bot", "--event", event]).ends_with(75);
+    }
+    world.off(["nack", "bot", "2"]).quiet();
+    world.off(["nack", "bot", "3"]).quiet();
+    assert_eq!(world.state("bot"), "stalled");
+    let marks = |ids: &str| {
+        let sql =
+            "SELECT (SELECT group_concat(key) FROM json_each(run, '$.asleep')) = '{ids}' FROM consumers";
+        assert_eq!(world.query(&sql.replace("{ids}", ids)), 1, "{ids}");
+    };
+    marks("1,4");
+    world.off(["ack", "bot", "4"]).quiet();
+    assert_eq!(world.state("bot"), "idle");
+    marks("1");
+    world.off(["nack", "bot", "1"]).quiet();
+    assert_eq!(world.query("SELECT asleep FROM waits WHERE event_id = 1"), 1);
+}

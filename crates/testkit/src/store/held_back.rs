@@ -159,6 +159,10 @@ fn take(
     if (unfinished as u64) < ahead {
         prop_assert_eq!(ids.len() as u64, expected, "{:?} of {:?}", ids, legal);
     }
+    for id in &ids {
+        let upto = model.all.range(..=id).filter(|(_, (_, is))| *is != Is::Finished).count() as u64;
+        prop_assert!(upto <= ahead, "{} was given, and {} before it are unfinished", id, upto - 1);
+    }
     ids.iter().for_each(|id| model.set(*id, Is::Taken));
     Ok(ids)
 }
