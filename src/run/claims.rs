@@ -364,7 +364,7 @@ impl Round {
     }
 
     fn claim_of(&self, taken: Taken) -> Claim {
-        Claim { place: 0, since: self.now, taken: Some(taken), ..Claim::default() }
+        Claim { since: self.now, taken: Some(taken), ..Claim::default() }
     }
 
     /// Stores what has changed; `None` if that was decided on what is no longer so.
