@@ -3,18 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use proptest::sample::Index;
-use thread::After;
 use thread::model::event::Event;
 use thread::model::filter::{Filter, Scope};
-use thread::model::run::Options;
+use thread::model::run::{Deliver, Options};
 use thread::model::subscription::{ConsumerId, NewSubscription};
 use thread::pending::{self, CountLimits, PendingScan};
 use thread::queue::{Remaining, Selection};
 use thread::store::{FilterFailure, Move, ScanRange, Store};
+use thread::{After, Queue};
 use thread_testkit::store::MemoryStore;
 
 use crate::filters::filter;
@@ -316,5 +316,56 @@ proptest! {
         steps in prop::collection::vec(step(), 1..80),
     ) {
         run(&filters, steps)?;
+    }
+}
+
+/// Other programs may leave gaps of any width, over which a look does not go step by step.
+#[test]
+fn what_comes_after_a_wide_gap_is_found_and_counted() {
+    let mut place = Place::new();
+    place.store(&[Parts::record("0")]);
+    let sql = "INSERT INTO events (id, source, type, content) VALUES (?, 's', 'record', '1')";
+    place.plain().execute(sql, [200_000]).unwrap();
+    place.subscribe(&id(0), Some("content = '1'"), Some(0)).unwrap();
+    place.subscribe(&id(1), None, Some(0)).unwrap();
+    let filtered = place.subscription(&id(0));
+    assert_eq!(place.look(&filtered).first, Some(200_000));
+    let all = place.subscription(&id(1));
+    for (most, events, at_least) in [(1, 1, true), (2, 2, false)] {
+        let limits = CountLimits { most, until: None };
+        let counted = pending::count(place.queue.store(), &all, 1, false, limits, &mut |_| {}).unwrap();
+        assert_eq!((counted.events, counted.at_least), (events, at_least));
+    }
+}
+
+/// That an event made the filter fail is recorded by the next look; any other error is that of the look.
+#[test]
+fn a_look_that_cannot_record_anything_is_right_if_the_database_is_locked() {
+    let failing = "id = abs(-9223372036854775807 - 1)";
+    for deliver in [Deliver::Wake, Deliver::Ndjson] {
+        let mut place = Place::new();
+        place.store(&[Parts::record("0")]);
+        let options = Options { deliver, batch_size: 2, ..Options::default() };
+        let new = subscription(0, &Filter::new(failing, Scope::Subscription).unwrap().unwrap());
+        place.queue.subscribe(&NewSubscription { options, from: Some(0), ..new }).unwrap();
+        if deliver == Deliver::Ndjson {
+            // Not only the cursor says what is finished.
+            place.plain().execute("INSERT INTO finished VALUES ('bot', 9, 9)", []).unwrap();
+        }
+        let mut queue = Queue::open_waiting(place.queue.path(), Duration::from_millis(20)).unwrap();
+        let consumer = queue.subscription(&id(0)).unwrap();
+        let other = place.plain();
+        other.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let found = pending::scan(queue.store(), &consumer, None, true).unwrap();
+        assert!(found.first.is_none() && found.failures.is_empty(), "{deliver:?}: {found:?}");
+        other
+            .execute_batch(
+                "ROLLBACK; CREATE TRIGGER refused BEFORE UPDATE ON consumers BEGIN SELECT RAISE(ABORT, 'no'); END",
+            )
+            .unwrap();
+        assert!(pending::scan(queue.store(), &consumer, None, true).is_err(), "{deliver:?}");
+        other.execute_batch("DROP TRIGGER refused").unwrap();
+        let found = pending::scan(queue.store(), &consumer, None, true).unwrap();
+        assert_eq!(found.failures.len(), 1, "{deliver:?}");
     }
 }

@@ -242,3 +242,37 @@ fn an_event_whose_key_cannot_be_evaluated_has_none() {
     assert_eq!(failures.iter().map(|failure| failure.id).collect::<Vec<_>>(), [1, 3]);
     assert!(failures.iter().all(|failure| failure.message.contains("integer overflow")), "{failures:?}");
 }
+
+/// A look whose deadline is over ends after some events, and says so, but looks at what it has read.
+#[test]
+fn a_look_past_its_deadline_is_cut_short_unless_it_has_found_something() {
+    let options = Options { deliver: Deliver::Ndjson, batch_size: 2, ..Options::default() };
+    let until = Some(Instant::now());
+    let mut all = vec![(State::Free, None); 700];
+    all[0].0 = State::Finished;
+    all[699].0 = State::Waits(3);
+    for (filter, first, cut_short) in
+        [("id = 700", None, true), ("id > 0", Some(2), false), ("id IN (1, 700)", None, true)]
+    {
+        let (mut store, consumer) = store(&all, options.clone(), Some(filter), Utc::now());
+        let found = pending::scan(&mut store, &consumer, until, false).unwrap();
+        assert_eq!((found.first, found.cut_short), (first, cut_short), "{filter}");
+    }
+}
+
+/// Also by a look that records nothing.
+#[test]
+fn an_event_on_which_the_filter_failed_is_reported_once() {
+    for (state, watermark) in [(State::Free, false), (State::Waits(3), true)] {
+        let all = [(state, None); 8];
+        let options = Options { deliver: Deliver::Ndjson, batch_size: 2, ..Options::default() };
+        let (mut store, consumer) = store(&all, options, Some(FAILING), Utc::now());
+        let recorded = pending::scan(&mut store, &consumer, None, true).unwrap();
+        let mut stored = store.subscription(&consumer.consumer).unwrap().unwrap();
+        if !watermark {
+            stored.watermark = None;
+        }
+        let again = pending::scan(&mut store, &stored, None, false).unwrap();
+        assert_eq!((again.first, again.failures), (recorded.first, Vec::new()));
+    }
+}
