@@ -235,4 +235,35 @@ mod tests {
         other.is_for(client(2));
         assert_eq!(other.client(), client(2));
     }
+
+    #[test]
+    fn a_connection_that_has_ended_takes_no_place() {
+        let limits = Arc::new(ConnectionLimits::new(1, 1000));
+        let far = Client { address: [10, 0, 0, 1].into(), is_shared: false };
+        let first = limits.arrive(far, None);
+        (0..PER_ADDRESS).for_each(|_| drop(limits.arrive(far, None)));
+        assert!(!leaves(&first));
+    }
+
+    #[test]
+    fn a_stop_waits_for_those_that_have_shown_a_token_and_arrivals_for_those_that_leave() {
+        fn is_ready<T>(future: impl Future<Output = T>) -> Option<T> {
+            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+            match std::pin::pin!(future).poll(&mut cx) {
+                std::task::Poll::Ready(value) => Some(value),
+                std::task::Poll::Pending => None,
+            }
+        }
+        let limits = Arc::new(ConnectionLimits::new(2, 1));
+        let far = Client { address: [10, 0, 0, 1].into(), is_shared: false };
+        let arrivals: Vec<Arrival> =
+            (0..=LEAVING).map(|_| is_ready(limits.arrival()).unwrap().unwrap()).collect();
+        assert!(is_ready(limits.arrival()).is_none());
+        drop(arrivals);
+        let known = limits.arrive(far, is_ready(limits.arrival()).unwrap());
+        assert!(is_ready(limits.all_left()).is_some() && known.admit());
+        assert!(is_ready(limits.all_left()).is_none());
+        drop(known);
+        assert!(is_ready(limits.all_left()).is_some());
+    }
 }

@@ -166,4 +166,16 @@ mod tests {
         assert!(!logins.is_valid(&first, "token") && logins.is_valid(&second, "token"));
         assert_eq!(fs::read_dir(logins.folder()).unwrap().count(), MOST);
     }
+
+    #[test]
+    fn a_login_that_cannot_be_removed_has_not_ended() {
+        let root = tempfile::tempdir().unwrap();
+        let logins = Logins::of(root.path());
+        let value = logins.begin("token").unwrap();
+        let file = logins.folder().join(name_of(&value, "token").unwrap());
+        fs::remove_file(&file).unwrap();
+        fs::create_dir(&file).unwrap();
+        assert!(logins.end(&value, "token").is_err());
+        assert!(Logins::of(&root.path().join("missing")).begin("token").is_err());
+    }
 }

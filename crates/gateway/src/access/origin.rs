@@ -207,6 +207,8 @@ mod tests {
             "localhost:",
             "[::1]x",
             "[::1]:x",
+            "[evil.example]",
+            "[evil.example]:3336",
             "localhost:+1",
             "127.0.0.1:65536",
         ] {
@@ -230,5 +232,29 @@ mod tests {
         ] {
             assert!(parse("--origin", &[bad.to_owned()]).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn what_another_page_shows_of_the_gateway_is_not_its_own() {
+        for (site, expected) in [
+            ("same-origin", RequestOrigin::Own),
+            ("none", RequestOrigin::Own),
+            ("same-site", RequestOrigin::Other),
+            ("cross-site", RequestOrigin::Other),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, "localhost:3336".parse().unwrap());
+            headers.insert(SEC_FETCH_SITE, site.parse().unwrap());
+            assert_eq!(Origins::default().check(&headers), Ok(expected), "{site}");
+        }
+    }
+
+    #[test]
+    fn the_gateways_own_urls_have_either_scheme_and_others_are_as_they_were_named() {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::HOST, "Chat.example.org:8443".parse().unwrap());
+        assert_eq!(own(&headers), ["http://chat.example.org:8443", "https://chat.example.org:8443"]);
+        let named = vec!["https://a.example".to_owned(), "http://b.example".to_owned()];
+        assert_eq!(Origins::new(None, named.clone()).named(), named);
     }
 }

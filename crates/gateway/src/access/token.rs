@@ -313,4 +313,42 @@ mod tests {
         std::os::unix::fs::symlink("nowhere", &file).unwrap();
         assert!(why().contains("cannot be used"), "{}", why());
     }
+
+    #[test]
+    fn a_secret_has_at_least_sixteen_letters_and_its_folder_has_to_be_there() {
+        let root = tempfile::tempdir().unwrap();
+        for (text, is_secret) in [("abcdefghijklmno", false), ("abcdefghijklmnop", true)] {
+            let file = root.path().join(text);
+            let mut options = fs::OpenOptions::new();
+            options
+                .write(true)
+                .create(true)
+                .mode(0o600)
+                .open(&file)
+                .unwrap()
+                .write_all(text.as_bytes())
+                .unwrap();
+            assert_eq!(read_or_create_secret(&file).is_ok(), is_secret, "{text}");
+        }
+        let error = read_or_create_secret(&root.path().join("missing/token")).unwrap_err().to_string();
+        assert!(error.starts_with("cannot make "), "{error}");
+    }
+
+    #[test]
+    fn the_token_of_a_root_in_the_place_of_another_is_its_own() {
+        let parent = tempfile::tempdir().unwrap();
+        let root = parent.path().join("root");
+        fs::create_dir(&root).unwrap();
+        let token = Token::of(&root).unwrap();
+        let first = token.text().unwrap();
+        fs::rename(&root, parent.path().join("former")).unwrap();
+        fs::create_dir(&root).unwrap();
+        let second = Token::of(&root).unwrap().text().unwrap();
+        assert!(token.matches(&second) && !token.matches(&first));
+    }
+
+    #[test]
+    fn the_cookie_of_a_port_has_its_number() {
+        assert_eq!(cookie_name(3336), "thread_3336");
+    }
 }
