@@ -203,6 +203,9 @@ fn of_a_batch_that_failed_each_event_is_tried_alone() {
     let letters = world.thread(["dead", "list", "bot", "--json"]).ok();
     let letter: Value = serde_json::from_str(letters.trim()).unwrap();
     assert_eq!((&letter["event_id"], &letter["attempts"]), (&json!(4), &json!(2)));
+    // Together, and twice alone.
+    assert_eq!(world.query("SELECT json_extract(run, '$.failed') FROM consumers"), 3);
+    assert!(world.consumer("bot")["last_run_started_at"].is_string());
 }
 
 #[test]
@@ -846,4 +849,28 @@ fn a_pool_works_with_as_many_files_as_it_may_open() {
     world.sh(&format!("ulimit -n 64 && {subscribe}")).ok();
     finishes(&world, 60);
     assert_eq!(world.lines("got").len(), 60);
+}
+
+#[test]
+fn an_acknowledgement_by_hand_ends_no_stall_of_a_pool() {
+    let world = World::with_thread();
+    push(&world, &["a"; 3]);
+    let options = ["--concurrency", "1", "--max-attempts", "1", "--stall-after", "1", "--backoff", "1h"];
+    subscribe(&world, "exit 1", &options);
+    world.wait_for_state("bot", "stalled");
+    world.thread(["ack", "bot", "3"]).ok();
+    assert_eq!(world.state("bot"), "stalled");
+}
+
+#[test]
+fn what_fails_by_hand_stalls_no_pool_that_is_at_work() {
+    let world = World::with_thread();
+    push(&world, &["a"; 4]);
+    subscribe(&world, WAITS, &["--concurrency", "2", "--max-attempts", "1", "--stall-after", "1"]);
+    waits_for(&world, &["begin 1", "begin 2"]);
+    world.thread(["nack", "bot", "3"]).ok();
+    world.thread(["nack", "bot", "4"]).ok();
+    assert_eq!(world.state("bot"), "running");
+    world.write("go", "");
+    finishes(&world, 4);
 }
