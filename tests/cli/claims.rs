@@ -502,3 +502,19 @@ fn when_a_consumer_stalled_is_stored() {
         }
     }
 }
+
+#[test]
+fn of_many_that_wait_among_those_that_are_held_back_none_is_forgotten() {
+    let keys: Vec<String> = (0..300).map(|n| n.to_string()).collect();
+    let keys: Vec<&str> =
+        [&["k"; 71][..], &keys.iter().map(String::as_str).collect::<Vec<_>>(), &["other"]].concat();
+    let world = world(&keys, &KEY);
+    assert_eq!(ids_of(&take(&world, &["1h"])), [1]);
+    let put_off = "INSERT INTO waits (consumer_id, event_id, attempts, deferred, since, until) \
+                   SELECT 'team', id, 0, 1, '2020-01-01T00:00:00.000Z', '2999-01-01T00:00:00.000Z' \
+                   FROM events WHERE id BETWEEN 72 AND 371";
+    world.db().execute(put_off, []).unwrap();
+    assert_eq!(ids_of(&take(&world, &["1h"])), [372]);
+    world.db().execute("UPDATE waits SET until = since WHERE event_id = 371", []).unwrap();
+    assert_eq!(ids_of(&take(&world, &["1h"])), [371]);
+}
