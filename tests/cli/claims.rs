@@ -518,3 +518,16 @@ fn of_many_that_wait_among_those_that_are_held_back_none_is_forgotten() {
     world.db().execute("UPDATE waits SET until = since WHERE event_id = 371", []).unwrap();
     assert_eq!(ids_of(&take(&world, &["1h"])), [371]);
 }
+
+#[test]
+fn how_many_are_held_back_is_noted_and_those_that_came_since_are_added() {
+    let world = world(&[&["k"; 71][..], &["other"]].concat(), &KEY);
+    let noted =
+        |name: &str| world.query(&format!("SELECT json_extract(run, '$.held.{name}') FROM consumers"));
+    take(&world, &["1h"]);
+    assert_eq!(ids_of(&take(&world, &["1h"])), [72]);
+    assert_eq!((noted("upto"), noted("count")), (72, 70));
+    push(&world, &[&["k"; 20][..], &["free"]].concat());
+    assert_eq!(ids_of(&take(&world, &["1h"])), [93]);
+    assert_eq!((noted("upto"), noted("count")), (93, 90));
+}
