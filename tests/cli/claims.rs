@@ -396,6 +396,8 @@ fn the_wait_after_a_claim_counts_from_when_it_ended() {
     assert_eq!(take(&world, &["1h"]), []);
     assert!(milliseconds(&world, "since", "FROM waits") < now - 1000);
     assert_eq!(world.query("SELECT attempts FROM waits"), 1);
+    // Nothing was taken.
+    assert_eq!(world.log().iter().filter(|line| line.contains("pop: ")).count(), 1);
 }
 
 #[test]
