@@ -34,6 +34,7 @@ pub mod steps;
 pub mod stop;
 pub mod supervisor;
 pub mod timer;
+mod waits;
 pub mod wake;
 pub mod worker;
 pub mod workers;

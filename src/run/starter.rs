@@ -18,6 +18,7 @@ use super::dispatch::{Dispatched, OWN_TIME, Slots, Waits, is_left_to_others, sta
 use super::due::NextEvent;
 use super::launcher::Launcher;
 use super::scope::{Listing, Scope, threads_below};
+use super::waits::Ends;
 use super::workers;
 use crate::error::{Error, Result};
 use crate::files::COMMIT;
@@ -114,6 +115,7 @@ pub(super) struct Followed {
     waits: bool,
     /// There was no notice since the last look.
     is_quiet: bool,
+    ends: Ends,
     next_event: NextEvent,
     awaits: Awaits,
     /// The lock of the thread's timer, held while something waits.
@@ -245,7 +247,7 @@ impl<'a> Starter<'a> {
             (thread.due, thread.seen) = (None, None);
             return;
         }
-        let (keeper, is_asked_for) = (&mut thread.keeper, thread.is_asked_for);
+        let (keeper, ends, is_asked_for) = (&mut thread.keeper, &mut thread.ends, thread.is_asked_for);
         let mut next_event = std::mem::take(&mut thread.next_event);
         let mut awaits = std::mem::take(&mut thread.awaits);
         let is_worker = self.watcher.is_some();
@@ -262,7 +264,13 @@ impl<'a> Starter<'a> {
             };
             let all = queue.store.subscriptions()?;
             let time = slots.is_none().then_some(OWN_TIME);
-            let all = start(&mut queue, self.launcher, all, time, Waits::Left(slots))?;
+            let mut all = start(&mut queue, self.launcher, all, time, Waits::Left(slots))?;
+            ends.look();
+            for (consumer, done) in &mut all {
+                if let Dispatched::Waits(wait) = done {
+                    wait.left = ends.left(&mut queue, consumer, *wait)?;
+                }
+            }
             let started = all.iter().filter(|(_, done)| matches!(done, Dispatched::Started)).count();
             (self.tell)(News::Looked { location, queue: &mut queue, started });
             keeper.keep(&mut queue);
@@ -479,6 +487,7 @@ impl<'a> Starter<'a> {
             queued: false,
             waits: false,
             is_quiet: true,
+            ends: Ends::default(),
             next_event: NextEvent::default(),
             awaits: Awaits::default(),
             timer: None,

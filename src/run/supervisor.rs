@@ -26,6 +26,7 @@ use super::launcher::{GUARD, Launcher, WakeBy};
 use super::outcome::{End, record_end, record_end_of_wait};
 use super::process;
 use super::shutdown::Shutdown;
+use super::waits::Ends;
 use crate::error::{Error, IoContext, Result};
 use crate::files::lock::Lock;
 use crate::files::log::log;
@@ -180,6 +181,7 @@ impl Supervisor<'_> {
 
     /// Does what is due, under the lock and the lease: a run, or a wait and then a run.
     fn act(&self, lock: &mut Lock) -> Result<()> {
+        let mut ends = Ends::default();
         while self.shutdown.requests() == 0 && !self.lease_is_ending() {
             let mut queue = self.open()?;
             let Some(mut subscription) = self.retrying(|| queue.store.subscription(self.consumer))? else {
@@ -230,8 +232,10 @@ impl Supervisor<'_> {
                 NextStep::Start(Start { wait: Some(wait), .. })
                     if wait.left <= SHORT_WAIT || self.has_adopted() =>
                 {
+                    ends.look();
+                    let left = self.retrying(|| ends.left(&mut queue, self.consumer, wait))?;
                     drop(queue);
-                    self.watcher.wait(wait.left.min(LOOK_EVERY), [self.shutdown.poll_fd()]);
+                    self.watcher.wait(left.min(LOOK_EVERY), [self.shutdown.poll_fd()]);
                     handler::reap();
                     Next::Again
                 }

@@ -5,7 +5,6 @@
 //! others. It has the lock `run/_timer.lock`, with its identity in it, so that others see that the waits are attended.
 //! It ends when nothing waits, and looks once more after it has released the lock.
 
-use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
@@ -13,11 +12,11 @@ use chrono::Utc;
 
 use super::attend::{TIMER_LOCK, sign};
 use super::awaits::{Awaited, Awaits};
-use super::control;
-use super::dispatch::{Dispatched, Wait, start};
+use super::dispatch::{Dispatched, Wait, Waits, start};
 use super::due::NextEvent;
 use super::launcher::Launcher;
 use super::shutdown::Shutdown;
+use super::waits::Ends;
 use crate::error::{Error, Result};
 use crate::files::lock::Lock;
 use crate::files::log::log;
@@ -25,15 +24,10 @@ use crate::files::stamp::Stamp;
 use crate::files::watch::{LOOK_EVERY, Watcher};
 use crate::files::{COMMIT, CONTROL, Files};
 use crate::model::exponential_backoff::ExponentialBackoff;
-use crate::model::ledger::{EventWait, Ledger, LedgerChange};
 use crate::model::location::Location;
-use crate::model::run::{Phase, RunState};
-use crate::model::subscription::ConsumerId;
-use crate::model::time::Time;
 use crate::queue::Queue;
 use crate::queue::locations::{files_of, spare};
 use crate::queue::retention::Keeper;
-use crate::store::RunUpdate;
 
 /// Pauses after a failure that may pass.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -47,9 +41,6 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
 /// When to look again for events that are waited for, though there was no notice.
 const FAR: Duration = Duration::from_secs(60 * 60);
-
-/// By how much the two clocks may disagree without the time of day having been set.
-const DRIFT: Duration = Duration::from_millis(500);
 
 /// Runs the timer until nothing waits, or a shutdown is requested. `lock_fd` is the lock that its starter passed on.
 ///
@@ -74,7 +65,7 @@ pub unsafe fn keep(
     let mut timer = Timer {
         files: &files,
         launcher,
-        ends: HashMap::new(),
+        ends: Ends::default(),
         next_event: NextEvent::default(),
         awaits: Awaits::default(),
         awaited: Awaited::Nothing,
@@ -101,8 +92,7 @@ pub unsafe fn keep(
 struct Timer<'a> {
     files: &'a Files,
     launcher: &'a Launcher,
-    /// When each wait ends by the monotonic clock, whatever happens to the time of day.
-    ends: HashMap<(ConsumerId, Option<Time>), Instant>,
+    ends: Ends,
     /// Applies the thread's retention.
     keeper: Keeper,
     next_event: NextEvent,
@@ -194,25 +184,13 @@ impl Timer<'_> {
                 next = Some(wait);
             }
         }
-        let mut retry = false;
-        let now = Instant::now();
-        let mut ends = HashMap::new();
-        for (consumer, done) in
-            start(&mut queue, self.launcher, all, None, super::dispatch::Waits::Left(None))?
-        {
+        self.ends.look();
+        for (consumer, done) in start(&mut queue, self.launcher, all, None, Waits::Left(None))? {
             match done {
                 Dispatched::Waits(wait) => {
-                    let key = (consumer.clone(), wait.recorded);
-                    let end = self.ends.get(&key).copied().unwrap_or(now + wait.left);
-                    if end <= now && wait.left > DRIFT {
-                        // The clock was set back.
-                        retry |= end_wait(&mut queue, &consumer, wait)?;
-                    }
-                    ends.insert(key, end);
-                    let left = if end <= now { wait.left } else { end - now };
-                    let wait = Wait { left, ..wait };
-                    if next.is_none_or(|next| wait.left < next.left) {
-                        next = Some(wait);
+                    let left = self.ends.left(&mut queue, &consumer, wait)?;
+                    if next.is_none_or(|next| left < next.left) {
+                        next = Some(Wait { left, ..wait });
                     }
                 }
                 Dispatched::Failed(e) if e.may_pass() => return Err(e),
@@ -220,36 +198,6 @@ impl Timer<'_> {
             }
         }
         self.keeper.keep(&mut queue);
-        self.ends = ends;
-        if retry { self.start() } else { Ok(next) }
+        Ok(next)
     }
-}
-
-/// Ends a wait now. Returns whether it was still there.
-fn end_wait(queue: &mut Queue, consumer: &ConsumerId, wait: Wait) -> Result<bool> {
-    let Some(seen) = queue.store.subscription(consumer)? else { return Ok(false) };
-    let ledger = match seen.options.finishes_singly() {
-        true => queue.store.ledger(consumer)?,
-        false => Ledger::default(),
-    };
-    let now = Utc::now();
-    let ended = control::update(queue, &seen, |current| {
-        let (state, options) = (&current.state, &current.options);
-        let mut update = RunUpdate::state(match state.phase {
-            Phase::Waiting if state.next_try == wait.recorded => {
-                RunState { next_try: Some(now), since: Some(now), ..state.clone() }
-            }
-            Phase::Stalled if state.ended == wait.recorded => {
-                let longest = options.longest_wait().max(options.probe.unwrap_or_default());
-                RunState { ended: Some(now - longest), ..state.clone() }
-            }
-            _ => state.clone(),
-        });
-        for (id, event) in ledger.waits().iter().filter(|(_, event)| Some(event.until) == wait.recorded) {
-            let wait = EventWait { since: now, until: now, ..event.clone() };
-            update.ledger.push(LedgerChange::Wait { id: *id, wait });
-        }
-        (update.state != *state || !update.ledger.is_empty()).then_some(update)
-    })?;
-    Ok(ended.is_some())
 }

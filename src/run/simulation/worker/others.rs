@@ -48,7 +48,8 @@ impl World {
         };
         match roll {
             0..40 => self.pushes(),
-            40..46 => self.others(World::schedules),
+            // Scheduled events follow the time of day.
+            40..46 if !may.set_clock => self.others(World::schedules),
             46..54 => self.others(World::others_dispatch),
             54..62 if may.move_threads => self.others(World::move_one),
             62..70 if may.kill => self.kill_one(),
@@ -73,8 +74,23 @@ impl World {
                 let mut state = self.state.borrow_mut();
                 state.is_away = !state.is_away;
             }
+            92..96 if may.set_clock => self.set_clock(),
             _ => self.pushes(),
         }
+    }
+
+    /// Somebody sets the clock, but not right after a commit: one that nobody tells of would be seen with the next only.
+    fn set_clock(&self) {
+        let mut state = self.state.borrow_mut();
+        let written = state.threads.iter().map(|thread| thread.wal.1).max().unwrap_or_default();
+        if state.file_time() <= written + Duration::from_millis(100) {
+            return;
+        }
+        let dice = &mut state.dice;
+        let (before, by) = (clock::time_of_day(), *dice.pick(&[1, 5, 60, 3600]) * SECOND);
+        let is_ahead = dice.one_in(2);
+        clock::set_time_of_day(if is_ahead { before + by } else { before - by });
+        say!("the clock is set by {} s: ahead={is_ahead}", by / SECOND);
     }
 
     /// The worker is asked to end.

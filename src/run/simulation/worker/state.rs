@@ -38,6 +38,7 @@ pub struct May {
     pub fail: bool,
     pub be_slow: bool,
     pub drop_notices: bool,
+    pub set_clock: bool,
 }
 
 impl May {
@@ -50,6 +51,7 @@ impl May {
             fail: dice.one_in(3),
             be_slow: dice.one_in(3),
             drop_notices: dice.one_in(2),
+            set_clock: dice.one_in(4),
         }
     }
 }
@@ -129,6 +131,8 @@ pub struct State {
     pub is_busy: bool,
     /// The thread that was opened last.
     pub open: usize,
+    /// The worker is in the middle of using that.
+    is_in_use: bool,
 }
 
 impl State {
@@ -139,7 +143,7 @@ impl State {
             is_server: dice.one_in(4),
             is_away: false,
             tick: *dice.pick(&[1, 4, 10, 40]) * MILLISECOND,
-            steps: 5 + dice.below(30) as u32,
+            steps: dice.length(35) as u32,
             dice,
             is_calm: false,
             calm_since: 0,
@@ -156,6 +160,19 @@ impl State {
             spawn_fails: 0,
             is_busy: false,
             open: 0,
+            is_in_use: false,
+        }
+    }
+
+    /// What follows happens while the worker uses a thread, or no longer.
+    pub fn uses(&mut self, is_in_use: bool) {
+        self.is_in_use = is_in_use;
+    }
+
+    /// A thread that is moved away from under the worker is one that the worker fails at.
+    pub fn fails_if_used(&mut self, thread: usize) {
+        if self.is_in_use && self.open == thread {
+            self.threads[thread].failed = Some(clock::now());
         }
     }
 
