@@ -25,6 +25,13 @@ impl Dice {
         Dice((mixed ^ (mixed >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93) | 1)
     }
 
+    /// How many things happen in a schedule, `most` at the most. In most schedules they are few: the fewer they are, the more
+    /// schedules can be run, and most errors need few.
+    pub fn length(&mut self, most: u64) -> u64 {
+        let most = if self.one_in(12) { most } else { most.min(6) };
+        1 + self.below(most)
+    }
+
     /// A number from 0 to `most`.
     pub fn up_to(&mut self, most: u64) -> u64 {
         self.0 ^= self.0 << 13;

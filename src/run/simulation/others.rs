@@ -192,9 +192,10 @@ impl World {
         say!("event {id} is acknowledged by hand");
         {
             let mut state = self.state.borrow_mut();
-            state.rules.was_acknowledged(id);
-            // Nobody waits for what a handler says of it.
-            state.handlers.iter_mut().for_each(|handler| _ = handler.has.remove(&id));
+            // Nobody waits for what a handler says of it, unless it is a dead letter, which stays one.
+            if !state.rules.was_acknowledged(id) {
+                state.handlers.iter_mut().for_each(|handler| _ = handler.has.remove(&id));
+            }
         }
         settle::ack(&mut queue, &self.consumer, &[id], None, None).unwrap();
         self.dispatch();
@@ -224,7 +225,12 @@ impl World {
             replace: true,
         };
         queue.subscribe(&new).unwrap();
-        self.state.borrow_mut().rules.were_adjusted(&options);
+        let is_another = self.row().token != row.token;
+        {
+            let mut state = self.state.borrow_mut();
+            state.rules.were_adjusted(&options);
+            state.handlers.iter_mut().for_each(|handler| handler.is_replaced |= is_another);
+        }
         control::notify_supervisors(&mut queue);
         self.dispatch();
     }

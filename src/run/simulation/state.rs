@@ -58,7 +58,7 @@ impl State {
         let mut dice = Dice::of(seed);
         let (may, options) = (May::any(&mut dice), options(&mut dice));
         State {
-            steps: 5 + dice.below(35) as u32,
+            steps: dice.length(40) as u32,
             dice,
             may,
             rules: Rules::new(&options),

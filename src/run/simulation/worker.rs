@@ -21,5 +21,5 @@ use self::world::World;
 #[test]
 fn no_wake_up_is_lost_and_limits_are_kept_in_random_schedules() {
     let world = World::new();
-    schedules(500, |seed| world.schedule(seed));
+    schedules(1000, |seed| world.schedule(seed));
 }

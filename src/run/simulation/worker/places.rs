@@ -132,6 +132,7 @@ impl World {
     fn has_moved_away(&self, state: &mut State, thread: usize) {
         let place = state.threads[thread].place.take().unwrap();
         state.threads[thread].leaves = false;
+        state.fails_if_used(thread);
         fs::rename(&self.places.all[place], &self.places.away[thread]).unwrap();
     }
 

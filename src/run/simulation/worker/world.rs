@@ -174,6 +174,7 @@ impl World {
             let number = state.numbers;
             say!("worker {number} begins: starter={is_starter} most={most:?} grace={grace}");
             state.notices.clear();
+            state.uses(false);
             state.threads.iter_mut().for_each(|thread| {
                 thread.watch = None;
                 thread.failed = None;
@@ -274,6 +275,7 @@ impl World {
                 state.written(open);
             }
             let is_slow = state.may.be_slow && !state.is_calm && state.dice.one_in(30);
+            state.uses(true);
             (!state.is_calm && state.steps > 0 && state.dice.one_in(12), is_slow)
         };
         if is_slow {
@@ -288,6 +290,7 @@ impl World {
         if acts {
             self.step();
         }
+        self.state.borrow_mut().uses(false);
     }
 
     /// Others do something, during which nothing else happens.

@@ -41,8 +41,7 @@ impl World {
                     say!("from here on it is calm");
                     // Those that hang go on, too.
                     state.programs.iter_mut().for_each(|program| program.is_hanging = false);
-                    let pids: Vec<i32> = state.programs.iter().map(|program| program.pid).collect();
-                    pids.into_iter().for_each(|pid| state.agenda.plan(0, What::Program(pid)));
+                    (0..state.programs.len()).for_each(|at| state.acts_after(at, 0));
                 } else {
                     self.step();
                 }

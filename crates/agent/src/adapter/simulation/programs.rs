@@ -45,6 +45,8 @@ pub struct Program {
     pub jobs: VecDeque<Job>,
     /// What is reported as soon as there is room.
     pub reports: VecDeque<ProgramEvent>,
+    /// When it does the next thing.
+    acts: Option<u64>,
     /// With which code it exits, and when.
     pub ends: Option<(u64, i32)>,
     pub exited: Option<i32>,
@@ -77,6 +79,7 @@ impl Program {
             line: Vec::new(),
             jobs: VecDeque::new(),
             reports: VecDeque::new(),
+            acts: None,
             ends: None,
             exited: None,
             is_reaped: false,
@@ -150,9 +153,35 @@ impl Program {
     pub fn is_alive(&self) -> bool {
         self.exited.is_none()
     }
+
+    /// It works on something, and waits for nobody.
+    fn is_at_work(&self) -> bool {
+        self.jobs.front().is_some_and(|job| job.asked.is_none())
+    }
 }
 
 impl State {
+    /// A program does the next thing after a time, if not before.
+    pub fn acts_after(&mut self, at: usize, after: u64) {
+        let program = &mut self.programs[at];
+        let when = clock::now() + after;
+        if program.acts.is_none_or(|before| when < before) {
+            program.acts = Some(when);
+            let pid = program.pid;
+            self.agenda.plan(after, What::Program(pid));
+        }
+    }
+
+    /// A program does the next thing when it wants to.
+    fn acts_soon(&mut self, at: usize) {
+        let soon: &[u64] = &[5 * MILLISECOND, 100 * MILLISECOND, 2 * SECOND];
+        // One that has nothing to do seldom prints something all the same.
+        let seldom: &[u64] = &[2 * SECOND, 30 * SECOND];
+        let most = *self.dice.pick(if self.programs[at].is_at_work() { soon } else { seldom });
+        let after = self.dice.below(most);
+        self.acts_after(at, after);
+    }
+
     /// A program ends after a time.
     fn ends_within(&mut self, at: usize, most: u64, code: i32) {
         let after = self.dice.below(most);
@@ -160,8 +189,7 @@ impl State {
         let when = clock::now() + after;
         if program.ends.is_none_or(|(before, _)| when < before) {
             program.ends = Some((when, code));
-            let pid = program.pid;
-            self.agenda.plan(after, What::Program(pid));
+            self.acts_after(at, after);
         }
     }
 
@@ -174,7 +202,7 @@ impl State {
         match signal {
             Signal::KILL => {
                 self.programs[at].exit(137);
-                self.agenda.plan(0, What::Program(pid));
+                self.acts_after(at, 0);
             }
             _ if self.programs[at].is_stubborn => {}
             _ => self.ends_within(at, 300 * MILLISECOND, 128 + signal.as_raw()),
@@ -303,7 +331,7 @@ impl World {
                         }
                     }
                 }
-                let (mut given, mut is_stopped) = (Vec::new(), false);
+                let (mut given, mut is_stopped, was_at_work) = (Vec::new(), false, program.is_at_work());
                 while let Some(end) = program.line.iter().position(|byte| *byte == b'\n') {
                     let line: Vec<u8> = program.line.drain(..=end).collect();
                     let line = String::from_utf8(line).unwrap();
@@ -328,7 +356,10 @@ impl World {
                         asked: None,
                     });
                 }
-                if is_closed && !program.is_stubborn {
+                if !was_at_work && state.programs[at].is_at_work() && !state.programs[at].is_hanging {
+                    state.acts_soon(at);
+                }
+                if is_closed && !state.programs[at].is_stubborn {
                     state.ends_within(at, 500 * MILLISECOND, 0);
                 }
                 (given, is_stopped)
@@ -355,6 +386,9 @@ impl World {
         let mut state = self.state.borrow_mut();
         let Some(at) = state.programs.iter().position(|program| program.pid == pid) else { return };
         let now = clock::now();
+        if state.programs[at].acts.take_if(|when| *when <= now).is_none() {
+            return;
+        }
         if let Some((when, code)) = state.programs[at].ends
             && when <= now
         {
@@ -371,11 +405,12 @@ impl World {
         let is_full = !state.programs[at].reports.is_empty();
         let is_alive = state.programs[at].is_alive();
         if is_full {
-            state.agenda.plan(MILLISECOND, What::Program(pid));
+            state.acts_after(at, MILLISECOND);
         } else if is_alive && !state.programs[at].is_hanging {
-            let most = *state.dice.pick(&[5 * MILLISECOND, 100 * MILLISECOND, 2 * SECOND]);
-            let after = state.dice.below(most);
-            state.agenda.plan(after, What::Program(pid));
+            state.acts_soon(at);
+        }
+        if let Some((when, _)) = state.programs[at].ends.filter(|_| is_alive) {
+            state.acts_after(at, when.saturating_sub(now));
         }
     }
 }

@@ -74,7 +74,7 @@ impl State {
         State {
             kind: *dice.pick(&[Kind::Exec, Kind::Ndjson, Kind::Talks, Kind::Talks]),
             talks: (dice.one_in(2), dice.one_in(2), dice.one_in(2)),
-            steps: 5 + dice.below(25) as u32,
+            steps: dice.length(30) as u32,
             dice,
             may,
             is_calm: false,

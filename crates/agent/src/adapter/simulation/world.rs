@@ -1,6 +1,6 @@
 //! The world of a schedule: which programs are there, and how time passes.
 
-use std::cell::RefCell;
+use std::cell::{RefCell, RefMut};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -24,7 +24,7 @@ use thread_testkit::store::SharedStore;
 
 use super::programs::{Kind, Program};
 use super::rules::{ATTEMPTS, IDLE, QUIET};
-use super::state::{State, What};
+use super::state::State;
 use super::talks::Talks;
 use crate::adapter::{Adapter, LoopEvent, Options};
 use crate::install::FILTER;
@@ -43,6 +43,8 @@ pub struct World {
     launcher: Launcher,
     settings: Settings,
     null: OwnedFd,
+    /// What others use.
+    queue: RefCell<Queue>,
     pub state: RefCell<State>,
 }
 
@@ -74,11 +76,12 @@ impl World {
         let given = Given::parse_from(["agent", "--quiet", &quiet, "--permit-wait", "4s", "--", "program"]);
         assert_eq!(given.program.len(), 1);
         let world = Rc::new(World {
-            location,
             consumer: ConsumerId::new("agent").unwrap(),
             launcher: Launcher { program: "/nowhere".into(), waking: WakeBy::Nobody },
             settings: given.settings,
             null: File::open("/dev/null").unwrap().into(),
+            queue: RefCell::new(Queue::open(location.clone()).unwrap()),
+            location,
             state: RefCell::new(State::new(0)),
             dir,
         });
@@ -86,8 +89,13 @@ impl World {
         world
     }
 
-    pub fn queue(&self) -> Queue {
+    fn open(&self) -> Queue {
         Queue::open(self.location.clone()).unwrap()
+    }
+
+    /// What others use.
+    pub fn queue(&self) -> RefMut<'_, Queue> {
+        self.queue.borrow_mut()
     }
 
     /// One schedule, from its beginning to its end.
@@ -103,6 +111,7 @@ impl World {
         self.state.replace(State::new(seed));
         clear(self.dir.path(), "");
         clear(&self.dir.path().join("run"), "");
+        self.queue.replace(self.open());
         let _simulation = simulate(self.clone());
         {
             let state = self.state.borrow();
@@ -164,7 +173,7 @@ impl World {
             stay: Stay { attempts: ATTEMPTS, idle: Duration::from_nanos(IDLE), max_agents: 0 },
         };
         let done = left::<Killed, _>(|| {
-            let adapter = Adapter::new(self.queue(), self.launcher.clone(), options)?;
+            let adapter = Adapter::new(self.open(), self.launcher.clone(), options)?;
             self.state.borrow_mut().stop = Some(adapter.stopper());
             adapter.run()
         });
@@ -298,8 +307,9 @@ impl System for World {
             say!("program {pid} is started");
             let program = Program::new((pid, kind, of), variables, report, stdin, &mut state.dice, is_calm);
             state.programs.push(program);
-            state.agenda.plan(0, What::Program(pid));
-            (state.programs.len() - 1, pid, kind)
+            let at = state.programs.len() - 1;
+            state.acts_after(at, 0);
+            (at, pid, kind)
         };
         if kind == Kind::Exec {
             let world = world();
@@ -330,7 +340,8 @@ impl System for World {
 
     fn kill(&self, variables: &[Vec<u8>], pids: &[u32], all_but: Option<&BTreeSet<u32>>) {
         let mut state = self.state.borrow_mut();
-        for program in &mut state.programs {
+        for at in 0..state.programs.len() {
+            let program = &mut state.programs[at];
             let has = |wanted: &Vec<u8>| match wanted.as_slice() {
                 b"THREAD_RUN_ID=" => program.variables.iter().any(|one| one.starts_with(wanted)),
                 _ => program.variables.contains(wanted),
@@ -339,6 +350,7 @@ impl System for World {
             let is_below = all_but.is_some_and(|spared| !spared.contains(&pid));
             if variables.iter().all(has) || pids.contains(&pid) || is_below {
                 program.exit(137);
+                state.acts_after(at, 0);
             }
         }
     }

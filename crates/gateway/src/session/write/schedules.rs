@@ -116,7 +116,7 @@ impl World {
         (self.seen, self.runs, self.acknowledges) = (0, Runs::default(), self.dice.one_in(2));
         self.messages.clear();
         self.endings.clear();
-        for _ in 0..5 + self.dice.below(30) {
+        for _ in 0..self.dice.length(35) {
             match self.dice.below(10) {
                 0..3 => self.asks(),
                 3..6 => self.asks_again(),
@@ -301,5 +301,5 @@ impl World {
 fn what_clients_are_told_is_stored_and_stored_once_wherever_the_gateway_is_killed() {
     let dir = directory();
     let mut world = World::new(dir.path());
-    schedules(100, |seed| world.schedule(seed));
+    schedules(300, |seed| world.schedule(seed));
 }
