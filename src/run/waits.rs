@@ -86,6 +86,9 @@ mod tests {
     use thread_testkit::simulation::clock;
 
     use super::*;
+    use crate::model::event::NewEvent;
+    use crate::model::ledger::Asleep;
+    use crate::model::run::Options;
     use crate::model::subscription::{NO_HANDLER, NewSubscription};
 
     #[test]
@@ -93,31 +96,37 @@ mod tests {
         let _clocks = clock::simulate_clocks(|_| {});
         let dir = tempfile::tempdir().unwrap();
         let mut queue = Queue::open(Queue::init(dir.path()).unwrap()).unwrap();
+        queue.push(&NewEvent::new("s", "message", None, "x").unwrap()).unwrap();
         let consumer = ConsumerId::new("c").unwrap();
         let new = NewSubscription {
             consumer: consumer.clone(),
             handler_cmd: NO_HANDLER.into(),
             filter: None,
             cwd: None,
-            options: Default::default(),
+            options: Options { concurrency: Some(2), no_handler: true, ..Options::default() },
             from: None,
             replace: false,
         };
         queue.subscribe(&new).unwrap();
-        for (left, until_ended) in
-            [(10 * clock::SECOND, 0), (100 * clock::MILLISECOND, 500 * clock::MILLISECOND)]
-        {
+        for (left, later) in [(10 * clock::SECOND, 0), (100 * clock::MILLISECOND, 500 * clock::MILLISECOND)] {
             let left = Duration::from_nanos(left);
             let seen = queue.subscription(&consumer).unwrap();
-            let (now, until) = (Utc::now(), Utc::now() + left);
-            let waiting = RunState {
+            let (since, until) = (Utc::now(), Utc::now() + left);
+            let state = RunState {
                 phase: Phase::Waiting,
-                since: Some(now),
+                since: Some(since),
                 next_try: Some(until),
                 ..seen.state.clone()
             };
-            queue.store.update_run(&seen, &RunUpdate::state(waiting)).unwrap().unwrap();
+            let wait = EventWait { attempts: 1, deferred: 0, since, until, asleep: Asleep::No };
+            let ledger = vec![LedgerChange::Wait { id: 1, wait }];
+            let update = RunUpdate { ledger, ..RunUpdate::state(state) };
+            queue.store.update_run(&seen, &update).unwrap().unwrap();
             let wait = Wait { until, left, recorded: Some(until) };
+            let stored = |queue: &mut Queue| {
+                let of_event = queue.store.ledger(&consumer).unwrap().waits()[&1].until;
+                (queue.subscription(&consumer).unwrap().state.next_try, of_event)
+            };
             let mut ends = Ends::default();
             let mut looks = |queue: &mut Queue, after: u64| {
                 clock::pass(after);
@@ -127,10 +136,10 @@ mod tests {
             assert_eq!(looks(&mut queue, 0), left);
             clock::set_time_of_day(clock::time_of_day() - 3600 * clock::SECOND);
             assert_eq!(looks(&mut queue, clock::MILLISECOND), left - Duration::from_millis(1));
-            assert_eq!(queue.subscription(&consumer).unwrap().state.next_try, Some(until));
+            assert_eq!(stored(&mut queue), (Some(until), until));
             looks(&mut queue, clock::nanoseconds(left));
-            assert_eq!(looks(&mut queue, until_ended), Duration::ZERO);
-            assert_eq!(queue.subscription(&consumer).unwrap().state.next_try, Some(Utc::now()));
+            assert_eq!(looks(&mut queue, later), Duration::ZERO);
+            assert_eq!(stored(&mut queue), (Some(Utc::now()), Utc::now()));
         }
     }
 }
