@@ -6,6 +6,8 @@
 //! straight to a file, so no process has to read them from a pipe. In a pool, where several handlers share a log, that
 //! is a file of its own, which is added to the log when the run ends.
 
+#[cfg(all(test, target_os = "linux"))]
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -14,7 +16,7 @@ use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
@@ -305,7 +307,7 @@ impl Running {
         let exit_notice = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok();
         #[cfg(not(target_os = "linux"))]
         let exit_notice = None;
-        ended().insert(pid.as_raw_nonzero(), None);
+        with_ended(|ended| ended.insert(pid.as_raw_nonzero(), None));
         Running { pid, exit_notice, exit: None, kill_at: None, has_rest: false, output }
     }
 
@@ -320,9 +322,11 @@ impl Running {
     /// Says how a process has ended that a test stands for.
     #[cfg(all(test, target_os = "linux"))]
     pub fn has_ended(pid: i32, exit: Exit) {
-        if let Some(slot) = ended().get_mut(&NonZeroI32::new(pid).unwrap()) {
-            *slot = Some(exit);
-        }
+        with_ended(|ended| {
+            if let Some(slot) = ended.get_mut(&NonZeroI32::new(pid).unwrap()) {
+                *slot = Some(exit);
+            }
+        });
     }
 
     /// Writes to the handler's log what it has printed.
@@ -382,7 +386,8 @@ impl Running {
     pub fn poll(&mut self) -> Option<Exit> {
         reap();
         if self.exit.is_none() {
-            self.exit = ended().get_mut(&self.pid.as_raw_nonzero()).and_then(Option::take);
+            let pid = self.pid.as_raw_nonzero();
+            self.exit = with_ended(|ended| ended.get_mut(&pid).and_then(Option::take));
         }
         if let Some(exit) = self.exit {
             let may_leave = exit == Exit::Code(0) && self.kill_at.is_none();
@@ -431,14 +436,23 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        ended().remove(&self.pid.as_raw_nonzero());
+        with_ended(|ended| ended.remove(&self.pid.as_raw_nonzero()));
     }
 }
 
-/// The first processes of the handlers that run here, and how those have ended that were reaped.
-fn ended() -> MutexGuard<'static, BTreeMap<NonZeroI32, Option<Exit>>> {
-    static ENDED: Mutex<BTreeMap<NonZeroI32, Option<Exit>>> = Mutex::new(BTreeMap::new());
-    ENDED.lock().unwrap_or_else(PoisonError::into_inner)
+/// The first processes of handlers, and how those have ended that were reaped.
+type Ended = BTreeMap<NonZeroI32, Option<Exit>>;
+
+/// Reads or changes what is known of the handlers that run here.
+fn with_ended<T>(work: impl FnOnce(&mut Ended) -> T) -> T {
+    static ENDED: Mutex<Ended> = Mutex::new(BTreeMap::new());
+    // Each thread's simulation has processes of its own.
+    #[cfg(all(test, target_os = "linux"))]
+    if simulated::system().is_some() {
+        thread_local!(static SIMULATED: RefCell<Ended> = const { RefCell::new(BTreeMap::new()) });
+        return SIMULATED.with_borrow_mut(work);
+    }
+    work(&mut ENDED.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Reaps all ended children: handlers, and processes that earlier runs left behind.
@@ -448,9 +462,11 @@ pub fn reap() {
         return;
     }
     while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
-        if let Some(exit) = ended().get_mut(&pid.as_raw_nonzero()) {
-            *exit = Some(exit_of(status));
-        }
+        with_ended(|ended| {
+            if let Some(exit) = ended.get_mut(&pid.as_raw_nonzero()) {
+                *exit = Some(exit_of(status));
+            }
+        });
     }
 }
 

@@ -27,6 +27,5 @@ use self::world::World;
 
 #[test]
 fn nothing_is_lost_or_given_twice_in_random_schedules() {
-    let world = World::new();
-    schedules(1000, |seed| world.schedule(seed));
+    schedules(1000, World::new, |world, seed| world.schedule(seed));
 }

@@ -533,3 +533,19 @@ fn how_many_are_held_back_is_noted_and_those_that_came_since_are_added() {
     assert_eq!(ids_of(&take(&world, &["1h"])), [93]);
     assert_eq!((noted("upto"), noted("count")), (93, 90));
 }
+
+#[test]
+fn those_that_are_taken_do_not_count_among_the_held_back() {
+    let world = world(&[&["other"][..], &["k"; 71], &["last"]].concat(), &KEY);
+    let noted =
+        |name: &str| world.query(&format!("SELECT json_extract(run, '$.held.{name}') FROM consumers"));
+    assert_eq!(ids_of(&take(&world, &["1h"])), [1]);
+    assert_eq!(ids_of(&take(&world, &["1h"])), [2]);
+    assert_eq!(ids_of(&take(&world, &["1h"])), [73]);
+    assert_eq!((noted("upto"), noted("count")), (73, 70));
+    world.thread(["ack", "team", "2", "73"]).quiet();
+    push(&world, &["free"]);
+    // The first two are looked at before the others can be passed over.
+    assert_eq!(ids_of(&take(&world, &["1h", "--limit", "2"])), [3, 74]);
+    assert_eq!((noted("upto"), noted("count")), (74, 69));
+}

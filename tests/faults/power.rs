@@ -468,6 +468,29 @@ fn what_a_backlog_s_last_run_acknowledged_survives_a_power_cut_at_any_moment() {
     assert_sound("a backlog", &recording, &depth);
 }
 
+#[test]
+fn what_was_taken_and_acknowledged_survives_a_power_cut_at_any_moment() {
+    if strace().is_none() {
+        return;
+    }
+    let world = World::with_thread();
+    world.off(["subscribe", "bot", "--no-handler", "--concurrency", "3"]).ok();
+    let take = "thread pop bot --claim 1h >taken";
+    let told = |cursor: i64| format!("echo '{{\"last_acked_id\":{cursor}}}'");
+    let script = format!(
+        "set -e\n\
+         for i in 1 2 3 4; do {PUSH} \"event $i\"; done\n\
+         {take}; thread ack bot 1; {}\n\
+         {take}; {take}; thread ack bot 3; thread reject bot 2; {}\n",
+        told(1),
+        told(3),
+    );
+    world.write("series", script);
+    let recording = record(&world, &inbox(&world), &["sh", "series"], &[]);
+    let depth = if long() { Depth::Every } else { Depth::Sample(60) };
+    assert_sound("claims", &recording, &depth);
+}
+
 /// Records this test in a separate process, which runs a series with the SQLite library in that sync mode.
 fn series_in_a_process(test: &str, mode: &str) -> Recording {
     let world = World::with_thread();

@@ -12,13 +12,16 @@ use std::collections::BTreeMap;
 use std::fmt::{Arguments, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 use tempfile::TempDir;
 
 use self::clock::MILLISECOND;
+use crate::long;
 
-/// For how long the long form works.
+/// For how long each thread of the long form works.
 const LONG: Duration = Duration::from_secs(60);
 
 /// So many schedules are run a second time.
@@ -57,32 +60,49 @@ pub fn say(what: Arguments<'_>) {
     });
 }
 
-/// Runs a schedule for each seed from 0 on: `short` of them, or with `THREAD_FAULTS=long` as many as a minute of the processor
-/// takes. A failure prints what has happened, and how to repeat it; with `THREAD_SEED` that one alone is run.
+/// Runs a schedule for each seed from 0 on, one after the other in the same world: `short` of them. With
+/// `THREAD_FAULTS=long`, every processor has a world, and there are as many schedules as a minute of all processors takes. A
+/// failure prints what has happened, and how to repeat it; with `THREAD_SEED` that one alone is run.
 ///
 /// The first ones are run again, forwards and backwards: what happens may not depend on what was before.
-pub fn schedules(short: u64, mut schedule: impl FnMut(u64)) {
+pub fn schedules<W>(short: u64, world: impl Fn() -> W + Sync, schedule: impl Fn(&mut W, u64) + Sync) {
     let only = std::env::var("THREAD_SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
     if let Some(seed) = only {
-        let (trace, done) = traced(seed, &mut schedule);
+        let (trace, done) = traced(seed, &mut world(), &schedule);
         eprint!("{trace}");
         return done.unwrap_or_else(|failed| resume_unwind(failed));
     }
-    let (began, mut count) = (clock::worked(), 0);
-    let worked = || clock::worked() - began;
-    while if crate::long() { worked() < LONG } else { count < short } {
-        if let Err(failed) = catch_unwind(AssertUnwindSafe(|| schedule(count))) {
-            explain(count, &mut schedule);
-            resume_unwind(failed);
+    let (next, has_failed) = (AtomicU64::new(0), AtomicBool::new(false));
+    // Returns how long this thread has worked.
+    let run = || {
+        let (mut world, began) = (world(), clock::worked());
+        let worked = || clock::worked() - began;
+        while !has_failed.load(Ordering::Relaxed) && (!long() || worked() < LONG) {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if !long() && seed >= short {
+                break;
+            }
+            if let Err(failed) = catch_unwind(AssertUnwindSafe(|| schedule(&mut world, seed))) {
+                has_failed.store(true, Ordering::Relaxed);
+                explain(seed, &mut world, &schedule);
+                resume_unwind(failed);
+            }
         }
-        count += 1;
-    }
+        worked()
+    };
+    let (worked, count) = if long() {
+        let worked = on_each_processor(&run);
+        (worked.iter().sum(), next.into_inner())
+    } else {
+        (run(), short)
+    };
     eprintln!(
-        "{count} schedules, {:.0} a minute of the processor",
-        count as f64 * 60.0 / worked().as_secs_f64()
+        "{count} schedules, {:.0} a minute of one processor",
+        count as f64 * 60.0 / Duration::as_secs_f64(&worked)
     );
+    let mut world = world();
     let mut again = |seed| {
-        let (trace, done) = traced(seed, &mut schedule);
+        let (trace, done) = traced(seed, &mut world, &schedule);
         assert!(done.is_ok(), "schedule {seed} fails the second time:\n{trace}");
         trace
     };
@@ -96,9 +116,22 @@ pub fn schedules(short: u64, mut schedule: impl FnMut(u64)) {
     }
 }
 
+/// Runs this on as many threads as there are processors. Their names are that of this one, the test's.
+fn on_each_processor<T: Send>(run: &(impl Fn() -> T + Sync)) -> Vec<T> {
+    let test = std::thread::current();
+    let builder = || std::thread::Builder::new().name(test.name().unwrap_or_default().to_owned());
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        let start = |_| builder().spawn_scoped(scope, run).expect("a thread can be started");
+        let threads: Vec<_> = (0..processors).map(start).collect();
+        let ended = threads.into_iter().map(ScopedJoinHandle::join);
+        ended.map(|worked| worked.unwrap_or_else(|failed| resume_unwind(failed))).collect()
+    })
+}
+
 /// Prints what happens in a schedule that fails, and how to repeat it.
-fn explain(seed: u64, schedule: &mut impl FnMut(u64)) {
-    let (trace, done) = traced(seed, schedule);
+fn explain<W>(seed: u64, world: &mut W, schedule: &impl Fn(&mut W, u64)) {
+    let (trace, done) = traced(seed, world, schedule);
     eprint!("{trace}");
     let (test, package) = (std::thread::current(), std::env::var("CARGO_PKG_NAME").unwrap_or_default());
     let test = test.name().map(|test| format!(" -- --exact {test}")).unwrap_or_default();
@@ -107,9 +140,9 @@ fn explain(seed: u64, schedule: &mut impl FnMut(u64)) {
 }
 
 /// Runs a schedule. Returns what has happened in it, and perhaps why it failed.
-fn traced(seed: u64, schedule: &mut impl FnMut(u64)) -> (String, std::thread::Result<()>) {
+fn traced<W>(seed: u64, world: &mut W, schedule: &impl Fn(&mut W, u64)) -> (String, std::thread::Result<()>) {
     TRACE.set(Some(String::new()));
-    let done = catch_unwind(AssertUnwindSafe(|| schedule(seed)));
+    let done = catch_unwind(AssertUnwindSafe(|| schedule(world, seed)));
     (TRACE.take().unwrap_or_default(), done)
 }
 

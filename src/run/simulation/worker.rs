@@ -20,6 +20,5 @@ use self::world::World;
 
 #[test]
 fn no_wake_up_is_lost_and_limits_are_kept_in_random_schedules() {
-    let world = World::new();
-    schedules(1000, |seed| world.schedule(seed));
+    schedules(1000, World::new, |world, seed| world.schedule(seed));
 }

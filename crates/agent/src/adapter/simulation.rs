@@ -20,6 +20,5 @@ use self::world::World;
 
 #[test]
 fn each_message_is_answered_once_in_random_schedules() {
-    let world = World::new();
-    schedules(300, |seed| world.schedule(seed));
+    schedules(300, World::new, |world, seed| world.schedule(seed));
 }

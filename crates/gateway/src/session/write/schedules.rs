@@ -3,8 +3,9 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use tempfile::TempDir;
 use thread::model::subscription::{NO_HANDLER, NewSubscription};
 use thread::run::WakeBy;
 use thread::{After, Event};
@@ -58,14 +59,16 @@ struct World {
     endings: BTreeMap<i64, u32>,
     /// The agent moves its cursor.
     acknowledges: bool,
+    _root: TempDir,
 }
 
 impl World {
-    fn new(dir: &Path) -> World {
+    fn new() -> World {
+        let root = directory();
         World {
             dice: Dice::of(0),
-            dir: dir.join("thread"),
-            storage: Storage::open(dir, "http://gateway".into(), None, Vec::new()).unwrap(),
+            dir: root.path().join("thread"),
+            storage: Storage::open(root.path(), "http://gateway".into(), None, Vec::new()).unwrap(),
             launcher: Launcher { program: "/nowhere".into(), waking: WakeBy::Nobody },
             session: SessionId::named("simulated"),
             requests: Vec::new(),
@@ -75,6 +78,7 @@ impl World {
             messages: BTreeMap::new(),
             endings: BTreeMap::new(),
             acknowledges: false,
+            _root: root,
         }
     }
 
@@ -299,7 +303,5 @@ impl World {
 
 #[test]
 fn what_clients_are_told_is_stored_and_stored_once_wherever_the_gateway_is_killed() {
-    let dir = directory();
-    let mut world = World::new(dir.path());
-    schedules(300, |seed| world.schedule(seed));
+    schedules(300, World::new, World::schedule);
 }

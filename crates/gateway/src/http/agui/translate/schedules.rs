@@ -336,5 +336,5 @@ fn is_the_same_for_whoever_resumes(session: &Session, version: Version) {
 
 #[test]
 fn any_run_is_a_correct_stream_for_clients_that_lose_connections_and_continue() {
-    schedules(1000, schedule);
+    schedules(1000, || (), |(), seed| schedule(seed));
 }
