@@ -47,7 +47,7 @@ const MAX_ARGUMENTS: i32 = 16;
 const MAX_INSTRUCTIONS: i32 = 200;
 
 /// What a filter is used for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     /// A single read, which may use the clock.
     Reading,

@@ -5,6 +5,7 @@
 //! read, so that a filter on `created_at` would seem to call `strftime`.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::mpsc::Receiver;
 
 use rusqlite::config::DbConfig;
@@ -29,7 +30,12 @@ thread_local! {
     static SCRATCH: RefCell<Option<Connection>> = const { RefCell::new(None) };
     /// One whose JSON functions are replaced.
     static LENIENT: RefCell<Option<Connection>> = const { RefCell::new(None) };
+    /// What [`check`] has accepted, at most [`REMEMBERED`] texts: it takes longer than evaluating a filter on many events.
+    static ACCEPTED: RefCell<BTreeMap<(Scope, String), i32>> = const { RefCell::new(BTreeMap::new()) };
 }
+
+/// Those of a hundred consumers.
+const REMEMBERED: usize = 100;
 
 /// Calls `work` with this OS thread's scratch database, opening it if necessary.
 fn with_scratch<T, E: From<Error>>(work: impl FnOnce(&mut Connection) -> Result<T, E>) -> Result<T, E> {
@@ -82,7 +88,11 @@ pub fn check(text: &str, scope: Scope) -> Result<i32, FilterError> {
     if text.contains('\0') {
         return Err(refused("contains a NUL character"));
     }
-    with_scratch(|scratch| {
+    let of_text = (scope, text.to_owned());
+    if let Some(max_pattern) = ACCEPTED.with_borrow(|accepted| accepted.get(&of_text).copied()) {
+        return Ok(max_pattern);
+    }
+    let max_pattern = with_scratch(|scratch| {
         let (authorizer, seen) = authorizer(scope);
         scratch.authorizer(Some(authorizer))?;
         // Not inside parentheses, so that a surplus closing one is a syntax error.
@@ -91,8 +101,15 @@ pub fn check(text: &str, scope: Scope) -> Result<i32, FilterError> {
         scratch.authorizer(None::<fn(AuthContext<'_>) -> Authorization>)?;
         let max_pattern = tried.map_err(|e| not_compiled(scratch, &sql, text, e))??;
         check_in_brackets(scratch, text)?;
-        Ok(max_pattern)
-    })
+        Ok::<_, FilterError>(max_pattern)
+    })?;
+    ACCEPTED.with_borrow_mut(|accepted| {
+        if accepted.len() >= REMEMBERED {
+            accepted.clear();
+        }
+        accepted.insert(of_text, max_pattern);
+    });
+    Ok(max_pattern)
 }
 
 /// Compiles the filter, and evaluates it on the row that is there, to detect a pattern that is too long for
@@ -181,9 +198,10 @@ fn select<T>(
     }
 }
 
+/// Puts the event in the place of the only row.
 fn store(scratch: &Connection, row: &Row<'_>) -> rusqlite::Result<()> {
-    scratch.prepare_cached("DELETE FROM events")?.execute([])?;
-    scratch.prepare_cached("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)")?.execute(params![
+    let sql = "UPDATE events SET id = ?, created_at = ?, source = ?, type = ?, subtype = ?, content = ?, metadata = ?";
+    scratch.prepare_cached(sql)?.execute(params![
         row.id,
         text_or_blob(row.created_at),
         text_or_blob(row.source),
