@@ -1,11 +1,11 @@
 //! The state of the last writer of `events.jsonl`, stored in its lock file.
 
 use std::fs::{File, Metadata};
+use std::hash::{DefaultHasher, Hasher};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use serde::{Deserialize, Serialize};
-use sha1::{Digest, Sha1};
 
 use crate::files::boot_id;
 
@@ -83,6 +83,10 @@ pub fn modified(metadata: &Metadata) -> i64 {
     metadata.mtime().wrapping_mul(1_000_000_000).wrapping_add(metadata.mtime_nsec())
 }
 
+/// Another program may have been built with another hash, which costs a comparison. A cryptographic one takes longer: the
+/// first use asks the processor what it can do, for which a virtual machine stops.
 fn checksum(text: &str) -> String {
-    Sha1::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    let mut hasher = DefaultHasher::new();
+    hasher.write(text.as_bytes());
+    format!("{:016x}", hasher.finish())
 }

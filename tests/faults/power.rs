@@ -10,6 +10,7 @@ mod record;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
+use std::hash::{DefaultHasher, Hasher};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -19,7 +20,6 @@ use std::sync::{Mutex, mpsc};
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 use serde_json::Value;
-use sha1::{Digest, Sha1};
 use thread::files::JSONL;
 use thread::jsonl::STATE;
 use thread_testkit::{World, long, quoted, wait_until};
@@ -170,7 +170,9 @@ fn reboot(dir: &Path, found: &Found, inodes: &HashMap<u64, usize>) {
 }
 
 fn checksum(text: &str) -> String {
-    Sha1::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    let mut hasher = DefaultHasher::new();
+    hasher.write(text.as_bytes());
+    format!("{:016x}", hasher.finish())
 }
 
 /// Reads the JSONL log into the table `logged`. Returns its problems: it must have a line for every

@@ -183,7 +183,7 @@ impl World {
         let newest = store.newest().unwrap();
         let mut state = self.state.borrow_mut();
         let max_attempts = i64::from(state.options.max_attempts);
-        let is_kept = state.options.deliver == Deliver::Ndjson;
+        let is_claimed_first = state.options.deliver == Deliver::Ndjson || state.options.is_pool();
         let rules = &mut state.rules;
         for letter in letters {
             let (id, attempts) = (letter.event_id, letter.attempts);
@@ -194,8 +194,8 @@ impl World {
             assert!(is_due, "{id} is dead after {attempts} attempts");
             rules.dead.insert(id);
         }
-        // What a kept handler had that has ended before it read that.
-        let mut unread = if rules.skips && is_kept { rules.most.0 * rules.most.1 } else { 0 };
+        // What a kept handler had that has ended before it read that, or what a pool had claimed for a run that did not begin.
+        let mut unread = if rules.skips && is_claimed_first { rules.most.0 * rules.most.1 } else { 0 };
         for id in (1..=newest).filter(|id| ledger.finished_upto(*id).is_some()) {
             let is_skipped = rules.skips && rules.given.contains_key(&id);
             let is_over = rules.done.contains(&id) || rules.dead.contains(&id) || id <= rules.set_to;
