@@ -6,6 +6,7 @@ THREAD_SERVE and THREAD_PROGRAM name the programs, DOCS the directory of the sch
 
 import asyncio
 import atexit
+import gc
 import json
 import os
 import pathlib
@@ -15,6 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
+
+# What is imported from here on stays: looking for garbage in it takes longer than to import some of it.
+gc.set_threshold(100_000)
 
 import jsonschema_rs
 import websockets

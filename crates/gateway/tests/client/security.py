@@ -40,6 +40,8 @@ def login(gateway, **headers):
     """Logs in with the token. Returns the cookie, as a browser sends it."""
     status, headers, _ = ask(gateway, "/api/v1/login", "POST", b"", Authorization="Bearer " + gateway.token, **headers)
     assert status == 204, status
+    # 30 days.
+    assert "Max-Age=2592000" in headers["Set-Cookie"], headers["Set-Cookie"]
     return headers["Set-Cookie"].split(";")[0]
 
 
