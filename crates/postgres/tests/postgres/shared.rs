@@ -261,3 +261,32 @@ fn a_machine_with_a_slow_link_gets_its_share() {
     shared.proxy.delay(Duration::ZERO);
     shared.wait_for_all();
 }
+
+/// One that is alone stores no claims for handlers that are kept, and says what they have once another one joins.
+#[test]
+fn a_machine_that_joins_gives_nothing_that_the_other_has_not_said_it_has() {
+    let Some(mut shared) = Shared::new() else { return };
+    shared.subscribe("ndjson", "4", "", &[]);
+    let state = shared.machines[0].path("state");
+    fs::write(shared.home().join("slow"), state.to_str().unwrap()).unwrap();
+    shared.push(14);
+    shared.machines[0].start_worker(LEASE);
+    // It has its handler for a minute.
+    wait_until("all but one", || shared.lines("slept") == "5\n" && shared.ids("done").len() >= 12);
+    fs::write(shared.home().join("slow"), "").unwrap();
+    // Perhaps with another one behind it.
+    let done = shared.ids("done");
+    let keys: BTreeSet<i64> = (1..=shared.pushed).filter(|id| !done.contains(id)).map(|id| id % 16).collect();
+    shared.proxy.delay(Duration::from_millis(300));
+    shared.push(8);
+    shared.machines[1].start_worker(LEASE);
+    wait_until("what does not wait for these", || {
+        let done = shared.ids("done");
+        (1..=shared.pushed).filter(|id| !keys.contains(&(id % 16))).all(|id| done.contains(&id))
+    });
+    wait_until("both to be there", || shared.one.bot("leases").as_array().unwrap().len() == 2);
+    assert_eq!(shared.lines("overlaps"), "");
+    assert!(!shared.ids("done").contains(&5));
+    shared.proxy.delay(Duration::ZERO);
+    shared.machines.iter_mut().for_each(Machine::kill);
+}
