@@ -281,32 +281,34 @@ impl Pool<'_, '_> {
         Ok(true)
     }
 
+    /// The events of machines that are gone, by machine and place.
+    fn lost(&self, own: &str) -> BTreeMap<(String, u32), Vec<i64>> {
+        let mut lost: BTreeMap<(String, u32), Vec<i64>> = BTreeMap::new();
+        let is_gone = |machine: &String| machine != own && !self.current.state.crews.contains_key(machine);
+        for (id, claim) in self.window.ledger().claims() {
+            if let Some(machine) = claim.machine.clone().filter(is_gone) {
+                lost.entry((machine, claim.place)).or_default().push(*id);
+            }
+        }
+        lost
+    }
+
     /// Takes over the events of machines that are gone.
     pub(super) fn take_over(&mut self) -> Result<()> {
         let Some(own) = self.supervisor.machine().filter(|_| self.has_lost && !self.is_void()) else {
             return Ok(());
         };
         self.has_lost = false;
-        let crews = &self.current.state.crews;
-        let mut lost: BTreeMap<(String, u32), Vec<i64>> = BTreeMap::new();
-        for (id, claim) in self.window.ledger().claims() {
-            if let Some(machine) = claim.machine.as_ref().filter(|of| *of != own && !crews.contains_key(*of))
-            {
-                lost.entry((machine.clone(), claim.place)).or_default().push(*id);
-            }
-        }
-        for ((machine, place), events) in lost {
+        for of in self.lost(own).into_keys() {
             // Others may do the same, so what comes of it is stored by itself, or not at all.
             self.store()?;
-            let claims = self.window.ledger().claims();
-            if self.is_void()
-                || !events
-                    .iter()
-                    .all(|id| claims.get(id).is_some_and(|c| c.machine.as_ref() == Some(&machine)))
-            {
+            if self.is_void() {
                 self.has_lost = true;
                 return Ok(());
             }
+            // Others may have taken them over by now, or the machine may be back.
+            let Some(events) = self.lost(own).remove(&of) else { continue };
+            let (machine, place) = of;
             let supervisor = self.supervisor;
             let (files, consumer) = (supervisor.files, supervisor.consumer);
             log!(files, Warn, "dispatch: consumer={consumer} machine={machine} place={place} is taken over");
