@@ -115,6 +115,8 @@ async def an_answer_of_any_size_is_whole_in_history():
         next = gateway.push(session, "next", kind="message")
         page = await client.request("sessions.history")
         assert [message["seq"] for message in page["messages"]] == [next] and page["hasMore"] is True
+        # What is entered is the session as the gateway knows it.
+        await client.seq(next)
         switched = await client.request("sessions.switch", sessionId=session)
         assert [message["seq"] for message in switched["recentMessages"]] == [next]
 
