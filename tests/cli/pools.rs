@@ -616,6 +616,21 @@ fn kept_handlers_that_end_without_an_answer_are_not_started_again_and_again() {
 }
 
 #[test]
+fn a_kept_handler_is_started_only_if_there_is_an_event_for_it() {
+    let world = World::with_thread();
+    push(&world, &["a", "b"]);
+    let handler = format!("echo $$ >>started; {EACH} until [ -e go ]; do sleep 0.01; done; {ACK} done");
+    keep(&world, &handler, &["--concurrency", "4", "--idle", "100ms"]);
+    wait_until("two handlers", || seen(&world).len() == 2);
+    push(&world, &["c"]);
+    wait_until("a third one", || seen(&world).len() == 3);
+    world.write("go", "");
+    finishes(&world, 3);
+    wait_until("their end", || world.state("bot") == "idle");
+    assert_eq!(world.lines("started").len(), 3);
+}
+
+#[test]
 fn idle_handlers_of_a_pool_end_and_come_back() {
     let world = World::with_thread();
     keep(&world, &format!("{EACH} sleep 0.1; {ACK} done"), &["--concurrency", "2", "--idle", "100ms"]);

@@ -99,8 +99,10 @@ impl Pool<'_, '_> {
         if !self.strangers.is_empty() || self.gives_dead_letter()? {
             return Ok(());
         }
-        while let Some(turn) = self.has_turn() {
+        while self.has_turn().is_some() {
             let Some(at) = self.handler_for_next()? else { break };
+            // There may be nothing for one more handler.
+            let Some(turn) = self.has_turn() else { break };
             if let Turn::Again(id) = turn {
                 self.window.give_again(id);
                 let mut line = Vec::new();
@@ -198,6 +200,7 @@ impl Pool<'_, '_> {
     fn handler_for_next(&mut self) -> Result<Option<usize>> {
         if self.is_pool()
             && !self.has_idle()
+            && (self.places.is_empty() || !self.has_free_place() || self.finds_next()?)
             && self.may_start_more()
             && let Some((number, lock)) = self.free_place()?
             && self.start_kept(number, lock)
@@ -207,6 +210,21 @@ impl Pool<'_, '_> {
         let most = self.window.most_each();
         let places = self.places.iter().enumerate().filter(|(_, place)| place.takes(most));
         Ok(places.min_by_key(|(_, place)| place.given.len()).map(|(at, _)| at))
+    }
+
+    /// Whether there is an event for one more handler. One that gets nothing would be started again whenever it ends.
+    fn finds_next(&mut self) -> Result<bool> {
+        while matches!(self.has_turn(), Some(Turn::Next)) {
+            let mut found = None;
+            self.read_events(1, &mut |row, _, _| {
+                found = row.map(|row| row.id);
+                found.is_none()
+            })?;
+            if let Some(id) = found {
+                self.window.give_back(id);
+            }
+        }
+        Ok(self.has_turn().is_some())
     }
 
     /// A dead letter to be retried is given alone. Returns whether nothing else may be given for now.
