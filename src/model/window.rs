@@ -359,7 +359,9 @@ impl Window {
     /// An event may be given once its wait is over.
     fn set_ready(&mut self, id: i64) {
         let Some(open) = self.open.get_mut(&id) else { return };
-        let end = self.ledger.waits().get(&id).map_or(AT_ONCE, |wait| wait.until);
+        // One without a length is over whatever the clock says, which may have been set back.
+        let wait = self.ledger.waits().get(&id).filter(|wait| wait.until > wait.since);
+        let end = wait.map_or(AT_ONCE, |wait| wait.until);
         if let Some(before) = open.ready.replace(end) {
             self.by_end.remove(&(before, id));
         }

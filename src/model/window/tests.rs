@@ -549,6 +549,18 @@ fn the_wait_that_ends_first_is_known_and_holds_back_its_key_only() {
 }
 
 #[test]
+fn what_need_not_wait_is_given_before_what_waits_though_the_clock_was_set_back() {
+    let later = |seconds| Time::UNIX_EPOCH + Duration::from_secs(seconds);
+    let wait = |since, until| EventWait { since: later(since), until: later(until), ..EventWait::default() };
+    let mut window = Window::new(Ledger::default(), &keyed(Deliver::Stdin, 9), 0);
+    assert!(window.found(1, key("a")) && window.found(2, key("b")));
+    window.wait(1, wait(60, 60));
+    // From here on the clock is a minute behind.
+    window.wait(2, wait(0, 10));
+    assert_eq!(window.turn(later(0)), Turn::Again(1));
+}
+
+#[test]
 fn a_dead_letter_that_is_tried_once_more_has_its_key_for_itself() {
     let now = Time::UNIX_EPOCH;
     let ledger = Ledger::new(4, [], [], []);

@@ -30,6 +30,8 @@ pub struct State {
     pub is_calm: bool,
     pub calm_since: u64,
     pub waits: u32,
+    /// How often a process has used the store since it waited.
+    pub operations: u32,
     pub handlers: Vec<Handler>,
     pub next_pid: i32,
     /// The process under way, and its number.
@@ -66,6 +68,7 @@ impl State {
             is_calm: false,
             calm_since: 0,
             waits: 0,
+            operations: 0,
             handlers: Vec::new(),
             next_pid: FIRST_PID + (seed % 1_000_000) as i32 * 100,
             role: None,

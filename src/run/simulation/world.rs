@@ -31,6 +31,9 @@ use crate::store::Store;
 
 /// So often a process may wait in a schedule, and so long may the calm part of it be.
 const MOST_WAITS: u32 = 20_000;
+
+/// So often a process may use the store before it waits again.
+const MOST_OPERATIONS: u32 = 10_000;
 const MOST_CALM: u64 = 300 * SECOND;
 
 pub struct World {
@@ -206,6 +209,7 @@ impl World {
             let mut state = self.state.borrow_mut();
             state.waits += 1;
             assert!(state.waits < MOST_WAITS, "a process waits again and again");
+            state.operations = 0;
             if state.steps == 0 && !state.is_calm {
                 (state.is_calm, state.calm_since) = (true, clock::now());
                 say!("from here on it is calm");
@@ -258,6 +262,8 @@ impl World {
         }
         let acts = {
             let mut state = self.state.borrow_mut();
+            state.operations += 1;
+            assert!(state.operations < MOST_OPERATIONS, "a process goes on without waiting");
             state.is_changed = operation == "update_run";
             state.role.is_some() && !state.is_calm && state.dice.one_in(12)
         };
