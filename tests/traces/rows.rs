@@ -92,6 +92,13 @@ fn ledger(conn: &Connection, name: &String, consumer: &mut Consumer) {
         before = last;
         consumer.done.extend(consumer.events.range(first..=last).map(|(id, _)| *id));
     }
+    // An acknowledgement of just one event leaves out ids before it that the consumer is not to have. The cursor passes
+    // them later.
+    while let Some(next) = consumer.events.range(consumer.cursor + 1..).next().map(|(id, _)| *id)
+        && consumer.done.remove(&next)
+    {
+        consumer.cursor = next;
+    }
     let sql = "SELECT event_id, attempts, deferred, since, until FROM waits WHERE consumer_id = ?1";
     let wait = |row: &Row<'_>| {
         let time = |at| time(&text(row, at).unwrap_or_default());
