@@ -12,6 +12,8 @@ mod shared;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use chrono::TimeDelta;
+
 use super::ledger::{Claim, EventWait, Ledger, LedgerChange};
 use super::run::{Deliver, Options};
 use super::time::Time;
@@ -74,6 +76,8 @@ pub struct Window {
     asleep: BTreeSet<i64>,
     /// The open events that may be given, and from when on.
     by_end: BTreeSet<(Time, i64)>,
+    /// Those of them whose wait has no length: they may be given whatever the clock says, which may have been set back.
+    at_once: BTreeSet<(Time, i64)>,
     /// The keys whose next event may be given once the changes are stored.
     released: BTreeSet<Key>,
     changes: Vec<LedgerChange>,
@@ -103,6 +107,7 @@ impl Window {
             keys: BTreeMap::new(),
             asleep: BTreeSet::new(),
             by_end: BTreeSet::new(),
+            at_once: BTreeSet::new(),
             released: BTreeSet::new(),
             changes: Vec::new(),
         };
@@ -142,9 +147,9 @@ impl Window {
     /// What a handler may be given that has fewer events than it may.
     pub fn turn(&self, now: Time) -> Turn {
         let first = self.by_end.first();
-        if let Some((_, id)) = first
-            && self.ledger.waits().get(id).is_none_or(|wait| wait.is_over(now))
-        {
+        let is_over =
+            |(_, id): &&(Time, i64)| self.ledger.waits().get(id).is_none_or(|wait| wait.is_over(now));
+        if let Some((_, id)) = first.filter(is_over).or(self.at_once.first()) {
             return Turn::Again(*id);
         }
         match first {
@@ -172,7 +177,10 @@ impl Window {
 
     /// When the next wait ends, if the handlers have nothing else to do.
     pub fn next_end(&self) -> Option<Time> {
-        self.by_end.first().map(|(end, _)| *end)
+        match self.at_once.is_empty() {
+            true => self.by_end.first().map(|(end, _)| *end),
+            false => Some(AT_ONCE),
+        }
     }
 
     /// The next matching event after those that were looked at. Returns whether it is to be given now.
@@ -294,9 +302,7 @@ impl Window {
             return false;
         }
         for other in same {
-            if let Some(end) = self.open.get_mut(&other).and_then(|open| open.ready.take()) {
-                self.by_end.remove(&(end, other));
-            }
+            self.set_unready(other);
         }
         if let Some(key) = &key {
             self.keys.entry(key.clone()).or_default().insert(id);
@@ -319,9 +325,7 @@ impl Window {
     pub fn give_again(&mut self, id: i64) {
         let Some(open) = self.open.get_mut(&id).filter(|open| !open.is_given) else { return };
         open.is_given = true;
-        if let Some(end) = open.ready.take() {
-            self.by_end.remove(&(end, id));
-        }
+        self.set_unready(id);
         self.given += 1;
         self.asleep.remove(&id);
     }
@@ -358,14 +362,22 @@ impl Window {
 
     /// An event may be given once its wait is over.
     fn set_ready(&mut self, id: i64) {
+        self.set_unready(id);
         let Some(open) = self.open.get_mut(&id) else { return };
-        // One without a length is over whatever the clock says, which may have been set back.
-        let wait = self.ledger.waits().get(&id).filter(|wait| wait.until > wait.since);
+        let wait = self.ledger.waits().get(&id);
         let end = wait.map_or(AT_ONCE, |wait| wait.until);
-        if let Some(before) = open.ready.replace(end) {
-            self.by_end.remove(&(before, id));
-        }
+        open.ready = Some(end);
         self.by_end.insert((end, id));
+        if wait.is_some_and(|wait| wait.until <= wait.since) {
+            self.at_once.insert((end, id));
+        }
+    }
+
+    fn set_unready(&mut self, id: i64) {
+        if let Some(end) = self.open.get_mut(&id).and_then(|open| open.ready.take()) {
+            self.by_end.remove(&(end, id));
+            self.at_once.remove(&(end, id));
+        }
     }
 
     /// Whether a handler has the event.
@@ -395,6 +407,7 @@ impl Window {
 
     /// An event that a handler had is finished.
     pub fn finish(&mut self, id: i64) {
+        self.set_unready(id);
         let Some(open) = self.open.remove(&id) else { return };
         self.given -= usize::from(open.is_given);
         self.change(LedgerChange::Finish { first: open.from, last: id });
@@ -404,9 +417,6 @@ impl Window {
     /// Lets the next event of its key be given once that is stored.
     fn is_over(&mut self, id: i64, open: Open) {
         self.asleep.remove(&id);
-        if let Some(end) = open.ready {
-            self.by_end.remove(&(end, id));
-        }
         let Some(key) = open.key else { return };
         if let Some(same) = self.keys.get_mut(&key) {
             same.remove(&id);
@@ -438,6 +448,20 @@ impl Window {
         self.unclaim(id);
         self.set_ready(id);
         self.note_sleep(id);
+    }
+
+    /// The clock was set back: what waits since then or later, and nobody has, waits that much less by it.
+    pub fn set_back(&mut self, by: TimeDelta, since: Time) {
+        let waits =
+            self.ledger.waits().iter().filter(|(id, wait)| wait.since > since && !self.has_given(**id));
+        let waits: Vec<(i64, EventWait)> = waits.map(|(id, wait)| (*id, wait.clone())).collect();
+        for (id, wait) in waits {
+            let wait = EventWait { since: wait.since - by, until: wait.until - by, ..wait };
+            self.change(LedgerChange::Wait { id, wait });
+            if self.open.get(&id).is_some_and(|open| open.ready.is_some()) {
+                self.set_ready(id);
+            }
+        }
     }
 
     fn change(&mut self, change: LedgerChange) {

@@ -16,7 +16,7 @@ use crate::queue::Queue;
 use crate::store::RunUpdate;
 
 /// By how much the two clocks may disagree without the time of day having been set.
-const DRIFT: Duration = Duration::from_millis(500);
+pub(super) const DRIFT: Duration = Duration::from_millis(500);
 
 /// When the waits that a process attends to end by the monotonic clock.
 #[derive(Debug, Default)]

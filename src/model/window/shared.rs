@@ -91,6 +91,7 @@ impl Window {
         self.given = self.open.values().filter(|open| open.is_given).count();
         self.keys.clear();
         self.by_end.clear();
+        self.at_once.clear();
         self.asleep.clear();
         for (id, open) in &mut self.open {
             open.ready = None;

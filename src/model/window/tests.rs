@@ -558,6 +558,30 @@ fn what_need_not_wait_is_given_before_what_waits_though_the_clock_was_set_back()
     // From here on the clock is a minute behind.
     window.wait(2, wait(0, 10));
     assert_eq!(window.turn(later(0)), Turn::Again(1));
+    assert!(window.next_end() < Some(later(0)));
+    window.give_again(1);
+    assert_eq!((window.turn(later(0)), window.next_end()), (Turn::Next, Some(later(10))));
+}
+
+#[test]
+fn what_waits_goes_back_with_the_clock_unless_a_handler_has_it_or_it_began_before() {
+    let at = |seconds| Time::UNIX_EPOCH + Duration::from_secs(seconds);
+    let wait = |since, until| EventWait { since: at(since), until: at(until), ..EventWait::default() };
+    let waits = [(1, wait(90, 110)), (2, wait(20, 110)), (3, wait(90, 110)), (4, wait(80, 99))];
+    let ledger = Ledger::new(0, [], waits.clone(), [(4, claimed())]);
+    let mut window = Window::new(ledger.clone(), &keyed(Deliver::Stdin, 9), 0);
+    for id in 1..=3 {
+        assert!(!window.found(id, None));
+    }
+    window.set_back(chrono::TimeDelta::seconds(60), at(40));
+    assert_eq!(window.next_end(), Some(at(50)));
+    let mut expected = ledger;
+    for id in [1, 3] {
+        expected.apply(&LedgerChange::Wait { id, wait: wait(30, 50) });
+    }
+    assert_eq!(window.ledger(), &expected);
+    assert_eq!(window.changes().len(), 2);
+    assert_eq!((window.turn(at(49)), window.turn(at(50))), (Turn::Next, Turn::Again(1)));
 }
 
 #[test]

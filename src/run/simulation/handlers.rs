@@ -29,8 +29,8 @@ pub struct Handler {
     pub has: BTreeSet<i64>,
     /// What it says counts no more: the cursor was moved.
     pub is_void: bool,
-    /// Its subscription was replaced by another one, which does not wait because of it.
-    pub is_replaced: bool,
+    /// Nothing waits because of it: its subscription was replaced, or the cursor was moved.
+    pub is_without_wait: bool,
     /// A signal, and when it is killed.
     pub ends: Option<(i32, u64)>,
 }
@@ -60,7 +60,7 @@ impl Handler {
             is_at_end: false,
             has: BTreeSet::new(),
             is_void: false,
-            is_replaced: false,
+            is_without_wait: false,
             ends: None,
         }
     }

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::rc::Rc;
+use std::time::Duration;
 
 use thread_testkit::simulation::clock::{self, SECOND};
 use thread_testkit::simulation::{Killed, leave};
@@ -11,9 +12,10 @@ use super::state::Role;
 use super::world::World;
 use crate::model::event::NewEvent;
 use crate::model::position::Position;
-use crate::model::run::{Options, Phase, RunState, STOPPED, StopRequest};
+use crate::model::run::{Deliver, Options, Phase, RunState, STOPPED, StopRequest};
 use crate::model::subscription::NewSubscription;
-use crate::run::{control, dispatch, settle};
+use crate::run::settle::{self, Answer};
+use crate::run::{control, dispatch};
 use crate::store::RunUpdate;
 
 /// What may happen in a schedule, besides events and answers.
@@ -84,6 +86,7 @@ impl World {
             48..52 if may.by_hand => self.others(World::acknowledge),
             52..54 if may.adjust => self.others(World::adjust),
             54..57 => self.others(World::dispatch),
+            57..61 if may.by_hand => self.others(World::put_off),
             _ => self.one_acts(),
         }
     }
@@ -201,6 +204,26 @@ impl World {
         self.dispatch();
     }
 
+    /// Somebody puts off an event of a pool.
+    fn put_off(self: &Rc<Self>) {
+        let mut queue = self.queue();
+        let (newest, options) = (queue.store.newest().unwrap(), self.row().options);
+        if !options.is_pool() || options.deliver != Deliver::Stdin || newest == 0 {
+            return;
+        }
+        let id = 1 + self.state.borrow_mut().dice.below(newest.unsigned_abs()).cast_signed();
+        let is_claimed = queue.store.ledger(&self.consumer).unwrap().claims().contains_key(&id);
+        let wait = Duration::from_secs(2);
+        let answer = Answer { id, claim: None, error: "" };
+        if settle::nack(&mut queue, &self.consumer, answer, Some(wait), false).is_ok() {
+            say!("event {id} is put off by hand");
+            if !is_claimed {
+                self.state.borrow_mut().rules.is_put_off(id, wait);
+            }
+        }
+        self.dispatch();
+    }
+
     /// The subscription gets other numbers.
     fn adjust(self: &Rc<Self>) {
         let (mut queue, row) = (self.queue(), self.row());
@@ -229,7 +252,7 @@ impl World {
         {
             let mut state = self.state.borrow_mut();
             state.rules.were_adjusted(&options);
-            state.handlers.iter_mut().for_each(|handler| handler.is_replaced |= is_another);
+            state.handlers.iter_mut().for_each(|handler| handler.is_without_wait |= is_another);
         }
         control::notify_supervisors(&mut queue);
         self.dispatch();

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::time::Duration;
 
 use chrono::Utc;
 use thread_testkit::say;
@@ -60,6 +61,11 @@ impl Rules {
         self.dead.contains(&id)
     }
 
+    /// Somebody has put off an event that nobody has.
+    pub fn is_put_off(&mut self, id: i64, wait: Duration) {
+        self.not_before.insert(id, clock::now() + wait.as_nanos() as u64);
+    }
+
     /// Waits are ended, or it is not known when they end.
     pub fn waits_are_over(&mut self) {
         self.not_before.clear();
@@ -76,9 +82,13 @@ impl State {
     pub fn cursor_was_set(&mut self, to: i64, is_void: bool) {
         self.rules.waits_are_over();
         self.rules.set_to = if is_void { to } else { to.max(self.rules.set_to) };
+        for handler in &mut self.handlers {
+            // Moved forward, it is progress.
+            handler.is_without_wait = true;
+            handler.is_void |= is_void;
+        }
         if is_void {
             self.rules.done.clear();
-            self.handlers.iter_mut().for_each(|handler| handler.is_void = true);
         }
     }
 
@@ -92,6 +102,9 @@ impl State {
         match says {
             Says::Ack => _ = self.rules.done.insert(id),
             Says::Reject => _ = self.rules.judged.insert(id),
+            // Then it is dead, or the consumer is stalled.
+            Says::Nack
+                if self.rules.given.get(&id).is_some_and(|given| *given >= self.options.max_attempts) => {}
             Says::Nack | Says::Later => {
                 let wait = if says == Says::Nack { 1 } else { 2 };
                 self.rules.not_before.insert(id, clock::now() + wait * SECOND);
@@ -102,7 +115,7 @@ impl State {
     /// A handler has ended.
     pub fn has_ended(&mut self, handler: &Handler, exit: Exit) {
         self.rules.unclear += u32::from(handler.is_kept());
-        if handler.is_kept() && !self.options.is_pool() {
+        if handler.is_kept() && (!self.options.is_pool() || self.was_asked) {
             // For how long it has put off a dead letter is not stored: the consumer waits, but not longer than once.
             let Rules { not_before, dead, .. } = &mut self.rules;
             not_before.retain(|id, _| !dead.contains(id));
@@ -113,7 +126,7 @@ impl State {
         match exit {
             Exit::Code(0) => self.rules.done.extend(&handler.has),
             Exit::Code(BAD_EVENT) => self.rules.judged.extend(&handler.has),
-            Exit::Code(1) if !self.may.cut_short() && handler.ends.is_none() && !handler.is_replaced => {
+            Exit::Code(1) if !self.may.cut_short() && handler.ends.is_none() && !handler.is_without_wait => {
                 let until = clock::now() + SECOND;
                 self.rules.not_before.extend(handler.has.iter().map(|id| (*id, until)));
             }

@@ -16,7 +16,7 @@ mod runs;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use chrono::Utc;
+use chrono::{TimeDelta, Utc};
 use rustix::event::PollFd;
 
 use self::giving::{Due, MOST_DUE};
@@ -41,6 +41,7 @@ use crate::run::dispatch::Start;
 use crate::run::handler::NextTask;
 use crate::run::settle::Tally;
 use crate::run::spawn::need_open_files;
+use crate::run::waits::DRIFT;
 use crate::store::{DeadLetterUpdate, FilterFailure, RunUpdate};
 
 /// How long answers are collected before they are stored.
@@ -306,6 +307,7 @@ impl Pool<'_, '_> {
             let is_busy = more || has_more_to_start || looks_again;
             let timeout = if is_busy { Duration::ZERO } else { self.patience().min(look_every) };
             self.wait(timeout);
+            self.follow_clock();
             let mut pushed = !has_notices;
             asked = !has_notices;
             for notice in watcher.take() {
@@ -377,6 +379,30 @@ impl Pool<'_, '_> {
     fn now(&self) -> Time {
         let (time, instant) = self.began;
         Utc::now().max(time + instant.elapsed())
+    }
+
+    /// If the clock was set back, all that waits goes back with it: it takes no longer because of that, and what others
+    /// put off from now on waits as long as they say.
+    fn follow_clock(&mut self) {
+        let (clock, instant) = (Utc::now(), Instant::now());
+        let by = self.now() - clock;
+        if by <= TimeDelta::zero() {
+            self.began = (clock, instant);
+        }
+        if by.to_std().unwrap_or_default() <= DRIFT {
+            return;
+        }
+        self.began = (clock, instant);
+        // What waits by the clock of another machine stays.
+        let since = self.supervisor.machine().map_or(Time::MIN_UTC, |_| clock);
+        self.window.set_back(by, since);
+        self.current.state.asleep.values_mut().for_each(|sleep| sleep.until -= by);
+        if let Then::Wait(until) = &mut self.then {
+            *until -= by;
+        }
+        if !self.window.changes().is_empty() {
+            self.changed.get_or_insert(instant);
+        }
     }
 
     /// Gives nothing more: the handlers may answer what they have, and are to end.

@@ -10,7 +10,7 @@ use super::{COLLECT, Closing, Pool, SYNC_EVERY, Supervisor, open};
 use crate::error::Result;
 use crate::files::log::{Quoted, log};
 use crate::model::figures::Figures;
-use crate::model::ledger::{Asleep, LedgerChange};
+use crate::model::ledger::{Asleep, Ledger, LedgerChange};
 use crate::model::run::{Deliver, Exit, Phase, Run, RunResult, RunState, STOPPED};
 use crate::model::subscription::Subscription;
 use crate::model::time::Time;
@@ -129,7 +129,7 @@ impl Pool<'_, '_> {
             let ledger = supervisor.retrying(|| queue.store.ledger(supervisor.consumer))?;
             match shares {
                 Some(own) => self.share(ledger, own),
-                None => self.window.reload(ledger),
+                None => self.reload(ledger),
             }
             if !self.window.changes().is_empty() {
                 self.changed.get_or_insert_with(Instant::now);
@@ -162,6 +162,19 @@ impl Pool<'_, '_> {
         }
         self.close_surplus();
         Ok(true)
+    }
+
+    /// Takes over what others have stored. What they have put off is not given, unless a handler has it already.
+    fn reload(&mut self, ledger: Ledger) {
+        let wait_of = |window: &Window, id| window.ledger().waits().get(&id).cloned();
+        let due = self.due.iter().flat_map(|due| &due.events);
+        let known: Vec<_> = due.map(|id| (*id, wait_of(&self.window, *id))).collect();
+        self.window.reload(ledger);
+        for (id, wait) in known {
+            if wait_of(&self.window, id) != wait {
+                self.window.give_back(id);
+            }
+        }
     }
 
     /// Stores what has been collected long enough. What the ends of runs on stdin have changed is stored at once, with
