@@ -137,6 +137,15 @@ impl Step {
         self.until.is_some_and(|until| wait(until).is_over(now))
     }
 
+    /// If the clock was set back to before it began, it begins now: otherwise it would not end before the clock is there
+    /// again.
+    pub fn follow_clock(&mut self, now: Time) {
+        if self.since > now {
+            self.until = self.until.map(|until| now + (until - self.since));
+            self.since = now;
+        }
+    }
+
     /// How long its event sleeps.
     pub fn sleep(&self, now: Time) -> Sleep {
         let until = self.until.map(|until| until.min(now + (until - self.since)));

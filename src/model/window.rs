@@ -373,6 +373,7 @@ impl Window {
         }
     }
 
+    /// An event is not to be given for now.
     fn set_unready(&mut self, id: i64) {
         if let Some(end) = self.open.get_mut(&id).and_then(|open| open.ready.take()) {
             self.by_end.remove(&(end, id));
@@ -450,7 +451,7 @@ impl Window {
         self.note_sleep(id);
     }
 
-    /// The clock was set back: what waits since then or later, and nobody has, waits that much less by it.
+    /// The clock was set back: what has waited since later than that, and nobody has, began and ends so much earlier.
     pub fn set_back(&mut self, by: TimeDelta, since: Time) {
         let waits =
             self.ledger.waits().iter().filter(|(id, wait)| wait.since > since && !self.has_given(**id));

@@ -141,7 +141,9 @@ pub fn wait(queue: &mut Queue, of: Of<'_>, step: &Step) -> Result<Waited> {
             }
         };
         now.scanned = now.scanned.max(reached);
-        let is_over = now.is_over(Utc::now());
+        let clock = Utc::now();
+        now.follow_clock(clock);
+        let is_over = now.is_over(clock);
         let came = match &now.filter {
             Some(filter) => {
                 let found = find_event(queue, filter, &mut now.scanned)?;
@@ -280,5 +282,51 @@ fn find_event(queue: &mut Queue, filter: &str, after: &mut i64) -> Result<Option
         }
         // It was pruned in between.
         *after = id;
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use thread_testkit::simulation::clock;
+
+    use super::*;
+    use crate::model::event::NewEvent;
+    use crate::model::run::Options;
+    use crate::model::subscription::{NO_HANDLER, NewSubscription};
+
+    #[test]
+    fn a_clock_that_is_set_back_prolongs_a_sleep_by_its_length_only() {
+        let _clocks = clock::simulate_clocks(|_| {});
+        let dir = tempfile::tempdir().unwrap();
+        let mut queue = Queue::open(Queue::init(dir.path()).unwrap()).unwrap();
+        queue.push(&NewEvent::new("s", "message", None, "x").unwrap()).unwrap();
+        let consumer = ConsumerId::new("c").unwrap();
+        let new = NewSubscription {
+            consumer: consumer.clone(),
+            handler_cmd: NO_HANDLER.into(),
+            filter: None,
+            cwd: None,
+            options: Options { concurrency: Some(2), no_handler: true, ..Options::default() },
+            from: None,
+            replace: false,
+        };
+        queue.subscribe(&new).unwrap();
+        let of = Of { consumer: &consumer, event: 1, claim: None };
+        let length = chrono::TimeDelta::seconds(5);
+        let look = |queue: &mut Queue| {
+            let mut step = of.step("nap", Kind::Sleep, &[b"5s"]);
+            step.until = Some(step.since + length);
+            match wait(queue, of, &step).unwrap() {
+                Waited::Asleep(sleep) => Some(sleep.until - Utc::now()),
+                Waited::Done(_) => None,
+                Waited::TimedOut => panic!("it awaits nothing"),
+            }
+        };
+        assert_eq!(look(&mut queue), Some(length));
+        clock::set_time_of_day(clock::time_of_day() - 3600 * clock::SECOND);
+        clock::pass(5 * clock::SECOND);
+        assert_eq!(look(&mut queue), Some(length));
+        clock::pass(5 * clock::SECOND);
+        assert_eq!(look(&mut queue), None);
     }
 }

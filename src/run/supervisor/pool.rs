@@ -384,15 +384,18 @@ impl Pool<'_, '_> {
     /// If the clock was set back, all that waits goes back with it: it takes no longer because of that, and what others
     /// put off from now on waits as long as they say.
     fn follow_clock(&mut self) {
+        // Not more than by which it was set back, however long this process is held up in between.
+        let (time, instant) = self.began;
+        let expected = time + instant.elapsed();
         let (clock, instant) = (Utc::now(), Instant::now());
-        let by = self.now() - clock;
-        if by <= TimeDelta::zero() {
-            self.began = (clock, instant);
-        }
-        if by.to_std().unwrap_or_default() <= DRIFT {
+        let by = expected - clock;
+        if by > TimeDelta::zero() && by.to_std().unwrap_or_default() <= DRIFT {
             return;
         }
         self.began = (clock, instant);
+        if by <= TimeDelta::zero() {
+            return;
+        }
         // What waits by the clock of another machine stays.
         let since = self.supervisor.machine().map_or(Time::MIN_UTC, |_| clock);
         self.window.set_back(by, since);
