@@ -139,6 +139,8 @@ async def charts_show_what_came_and_a_part_of_them_leads_to_its_events_and_runs(
         await tab.reload()
         await expect(tab.locator(".unknown")).to_have_text(re.compile("^Waiting for mailer is not known over time.*Now nothing waits.$"))
         await compared.get_by_role("link", name="seller").click()
+        # The chart of the other consumer is gone.
+        await expect(chart).to_have_attribute("aria-valuetext", re.compile("handled by seller"))
         await chart.press("End")
         await chart.press("Enter")
         await expect(runs).to_have_count(4)
