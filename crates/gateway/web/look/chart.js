@@ -2,7 +2,7 @@
 // arrow keys, opens it by a click or Enter, and chooses a range by dragging, or by Shift and the arrow keys. A finger
 // points by its first tap on a period, and opens it by the second.
 
-import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { html, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 import { locale, t } from "../language.js";
 
 const CLOCK = new Intl.DateTimeFormat(locale, { hour: "2-digit", minute: "2-digit" });
@@ -26,7 +26,7 @@ export function Chart({ label, series, begin, step, format, note, range, onRange
   const [pointed, setAt] = useState(null);
   const [drag, setDrag] = useState(null);
   const anchor = useRef(null), before = useRef(null);
-  useEffect(() => { if (!range) anchor.current = null; }, [!range]);
+  useLayoutEffect(() => { if (!range) anchor.current = null; }, [!range]);
   const n = series[0].values.length, end = begin + n * step;
   const at = pointed === null ? null : Math.min(pointed, n - 1);
   const most = round(Math.max(2, ...series.flatMap(({ values }) => values.map((value) => value ?? 0))));
