@@ -105,6 +105,11 @@ export class Conversation {
     return this.items.find(isOf) ?? this.items.find(isAround) ?? this.items.findLast((item) => item.seq < seq) ?? null;
   }
 
+  /** Whether this event may be a message that is not read yet. */
+  isToBeRead(seq) {
+    return !this.bySeq.has(seq) && (!this.entered || (this.hasOlder && seq < this.oldestSeq));
+  }
+
   /** Whether everything that is read at first is known of an item. */
   isRead({ run }) {
     return !run?.ending || Boolean(run.ending.live || run.filled || run.stepsBefore);

@@ -71,8 +71,9 @@ function Open({ conversation }) {
     <${Strip} conversation=${conversation} />
     <${Scheduled} conversation=${conversation} />
     <${Offline} connection=${state.connection} />
-    <${Write} key=${`${conversation.drafts} ${edited?.key}`} session=${edited ? `${conversation.id}/${seq}` : conversation.id} edited=${edited}
-      activeRun=${conversation.activeRun} isBusy=${conversation.openRuns().length > 0} dropped=${dropped} />
+    ${!(edits && conversation.isToBeRead(seq)) && html`<${Write} key=${`${conversation.drafts} ${edited?.key}`}
+      session=${edited ? `${conversation.id}/${seq}` : conversation.id} edited=${edited} dropped=${dropped}
+      activeRun=${conversation.activeRun} isBusy=${conversation.openRuns().length > 0} />`}
   </section>`;
 }
 

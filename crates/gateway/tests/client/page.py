@@ -93,8 +93,9 @@ class Tab:
 
     async def new(self, text):
         """Begins a session with a message. Returns its id."""
-        await self.until("globalThis.thread.state.sessions.loaded")
-        # On a phone without sessions, the box to write in is shown at once.
+        # On a phone without sessions, the box to write in is shown as soon as that is known.
+        await self.until('''(({ loaded, list }) =>
+            loaded && (list.length || document.querySelector("#message")))(globalThis.thread.state.sessions)''')
         if await self.page.locator(".sessions .new").is_visible():
             await self.page.click(".sessions .new")
             await self.page.wait_for_selector("h1:has-text('New conversation')")
@@ -867,9 +868,17 @@ async def trying_again_and_editing_make_variants():
             # Before that, it is the box of the conversation.
             await expect(tab.locator("#message")).to_have_value("two")
             await tab.fill("#message", "another two")
+            box = await tab.locator("#message").get_attribute("name")
+            await tab.page.add_init_script("""
+                globalThis.boxes = new Set();
+                new MutationObserver(() => document.querySelectorAll("#message").forEach(({ name }) => boxes.add(name)))
+                    .observe(document, { childList: true, subtree: true });
+            """)
             await tab.reload()
             await tab.see("in a variant of this conversation", ".composer")
             await expect(tab.locator("#message")).to_have_value("another two")
+            # Before the message is loaded, one cannot write to the conversation itself by mistake.
+            assert await tab.evaluate("[...boxes]") == [box]
             assert [path.parent.name for path in gateway.root.glob("*/events.db")] == [first]
             await tab.get_by_role("button", name="Send as a variant").click()
             await tab.answer("You said: another two").wait_for()
