@@ -71,6 +71,8 @@ fn has_tables(conn: &Connection) -> rusqlite::Result<bool> {
 }
 
 pub fn load(conn: &Connection, consumer: &ConsumerId) -> rusqlite::Result<Ledger> {
+    // All of one moment: what has gone from one table may have come to another one.
+    let _moment = conn.unchecked_transaction()?;
     let consumer = consumer.as_str();
     let cursor = super::one(
         conn,

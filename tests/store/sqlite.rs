@@ -11,7 +11,8 @@ use thread::model::run::{Exit, Options, RunState};
 use thread::sqlite::Sqlite;
 use thread::store::{DeadLetterUpdate, FilterFailure, Move, RunUpdate, Store, Stored};
 use thread_testkit::store::conformance::{
-    append, everything, fill, fill_for_filters, message, name, new_subscription, noon, put, with_key,
+    a_ledger_is_of_one_moment, append, everything, fill, fill_for_filters, message, name, new_subscription,
+    noon, put, with_key,
 };
 
 /// Creates a thread and returns its database.
@@ -35,6 +36,12 @@ fn ids(store: &mut Sqlite) -> Vec<i64> {
         })
         .unwrap();
     ids
+}
+
+#[test]
+fn a_ledger_that_is_read_is_of_one_moment() {
+    let (_dir, path) = database();
+    a_ledger_is_of_one_moment(|| Box::new(open(&path)));
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! What consumers have done past their cursors, where events finish singly. The tables are there as soon as one does.
 
-use postgres::Row;
 use postgres::types::Type;
 use thread::Result;
 use thread::model::ledger::{Asleep, Claim, EventWait, Ledger, LedgerChange, Taken};
@@ -12,37 +11,41 @@ use crate::link::{Session, int, text};
 use crate::revision::NEXT_REVISION;
 
 pub fn load(session: &mut Session<'_>, consumer: &ConsumerId) -> Result<Ledger> {
-    let consumer = consumer.as_str();
-    let sql = "SELECT last_acked_id FROM @cursors WHERE thread = $1 AND consumer_id = $2";
-    let cursor = session.number(sql, &[text(&consumer)])?.unwrap_or(0);
-    let sql =
-        "SELECT first_id, last_id FROM @finished WHERE thread = $1 AND consumer_id = $2 ORDER BY first_id";
-    let finished = session.rows(sql, &[text(&consumer)])?;
-    // A schema without steps lacks the column.
-    let sql = "SELECT event_id, attempts, deferred, since, until, coalesce((to_jsonb(w) ->> 'asleep')::int8, 0) \
-               FROM @waits w WHERE thread = $1 AND consumer_id = $2 ORDER BY event_id";
-    let waits = session.rows(sql, &[text(&consumer)])?;
-    let number = |row: &Row, column: usize| u32::try_from(row.get::<_, i64>(column)).unwrap_or(u32::MAX);
-    let time = |row: &Row, column: usize| time::parse(row.get(column)).unwrap_or_default();
-    let waits = waits.iter().map(|row| {
-        let (attempts, deferred) = (number(row, 1), number(row, 2));
-        let (since, until, asleep) = (time(row, 3), time(row, 4), Asleep::of_number(row.get(5)));
-        (row.get(0), EventWait { attempts, deferred, since, until, asleep })
-    });
-    let sql = "SELECT event_id, place, since, token, until, dead_letter FROM @claims \
-         WHERE thread = $1 AND consumer_id = $2 ORDER BY event_id";
-    let claims = session.rows(sql, &[text(&consumer)])?;
-    let claims = claims.iter().map(|row| {
-        let (place, token) = (number(row, 1), row.get::<_, Option<String>>(3));
-        // A place is that of a machine.
-        let (machine, token) = if place > 0 { (token, None) } else { (None, token) };
-        let taken = token.map(|token| {
-            let until = Moment { clock: String::new(), at: row.get::<_, Option<i64>>(4).unwrap_or(0) };
-            Taken { token, until }
-        });
-        (row.get(0), Claim { place, since: time(row, 2), taken, machine, is_dead_letter: row.get(5) })
-    });
-    Ok(Ledger::new(cursor, finished.iter().map(|row| (row.get(0), row.get(1))), waits, claims))
+    // In one statement, so that all is of one moment: what has gone from one table may have come to another one. A schema
+    // without steps lacks the column `asleep`.
+    let sql = "SELECT 0, coalesce(max(last_acked_id), 0), 0::int8, 0::int8, 0::int8, '', '', false FROM @cursors \
+                 WHERE thread = $1 AND consumer_id = $2 \
+               UNION ALL SELECT 1, first_id, last_id, 0, 0, '', '', false FROM @finished \
+                 WHERE thread = $1 AND consumer_id = $2 \
+               UNION ALL SELECT 2, event_id, attempts, deferred, coalesce((to_jsonb(w) ->> 'asleep')::int8, 0), since, \
+                 until, false FROM @waits AS w WHERE thread = $1 AND consumer_id = $2 \
+               UNION ALL SELECT 3, event_id, place, coalesce(until, 0), 0, since, token, dead_letter FROM @claims \
+                 WHERE thread = $1 AND consumer_id = $2";
+    let (mut cursor, mut finished, mut waits, mut claims) = (0, Vec::new(), Vec::new(), Vec::new());
+    for row in session.rows(sql, &[text(&consumer.as_str())])? {
+        let number = |column: usize| u32::try_from(row.get::<_, i64>(column)).unwrap_or(u32::MAX);
+        let time = |column: usize| time::parse(row.get(column)).unwrap_or_default();
+        let id = row.get(1);
+        match row.get::<_, i32>(0) {
+            0 => cursor = id,
+            1 => finished.push((id, row.get(2))),
+            2 => {
+                let (attempts, deferred, asleep) = (number(2), number(3), Asleep::of_number(row.get(4)));
+                let (since, until) = (time(5), time(6));
+                waits.push((id, EventWait { attempts, deferred, since, until, asleep }));
+            }
+            _ => {
+                let (place, token) = (number(2), row.get::<_, Option<String>>(6));
+                // A place is that of a machine.
+                let (machine, token) = if place > 0 { (token, None) } else { (None, token) };
+                let until = Moment { clock: String::new(), at: row.get(3) };
+                let taken = token.map(|token| Taken { token, until });
+                claims
+                    .push((id, Claim { place, since: time(5), taken, machine, is_dead_letter: row.get(7) }));
+            }
+        }
+    }
+    Ok(Ledger::new(cursor, finished, waits, claims))
 }
 
 /// Says that the event $3 is not finished.

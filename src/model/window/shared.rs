@@ -28,7 +28,11 @@ impl Window {
         }
         for (id, claim) in known.claims() {
             let is_untouched = self.ledger.waits().get(id) == known.waits().get(id);
-            if mine.contains(id) && is_untouched && !self.ledger.claims().contains_key(id) {
+            if mine.contains(id)
+                && !is_theirs(claim)
+                && is_untouched
+                && !self.ledger.claims().contains_key(id)
+            {
                 self.change(LedgerChange::Claim { id: *id, claim: Some(claim.clone()) });
             }
         }

@@ -13,7 +13,8 @@ use thread::store::{Move, RunUpdate, StepChange, StepsOf, Store, Stored};
 use thread::{Error, NewEvent};
 use thread_postgres::SCHEME;
 use thread_testkit::store::conformance::{
-    append, everything, fill, message, name, new_step, new_subscription, put, with_key,
+    a_ledger_is_of_one_moment, append, everything, fill, message, name, new_step, new_subscription, put,
+    with_key,
 };
 use thread_testkit::{postgres::server, wait_until};
 
@@ -41,6 +42,12 @@ fn ids(store: &mut dyn Store, after: i64) -> Vec<i64> {
         })
         .unwrap();
     ids
+}
+
+#[test]
+fn a_ledger_that_is_read_is_of_one_moment() {
+    let Some(location) = thread() else { return };
+    a_ledger_is_of_one_moment(|| open(&location));
 }
 
 #[test]

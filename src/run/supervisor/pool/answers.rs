@@ -15,8 +15,9 @@ use crate::store::DeadLetterUpdate;
 
 impl Pool<'_, '_> {
     /// Takes what a handler that is kept has printed. Returns whether there may be more.
-    pub(super) fn read(&mut self, place: &mut Place) -> Result<bool> {
+    pub(super) fn read(&mut self, at: usize) -> Result<bool> {
         let supervisor = self.supervisor;
+        let place = &mut self.places[at];
         let Some(pipes) = &mut place.pipes else { return Ok(false) };
         let (mut answers, mut text) = (Vec::new(), Vec::new());
         let more = pipes.read(|part| match part {
@@ -39,8 +40,10 @@ impl Pool<'_, '_> {
         if !answers.is_empty() && !self.is_void() && self.may_sleep()? {
             self.look_again()?;
         }
-        for answer in answers {
-            self.take(answer, place);
+        if !answers.is_empty() {
+            let mut place = self.places.remove(at);
+            answers.into_iter().for_each(|answer| self.take(answer, &mut place));
+            self.places.insert(at, place);
         }
         Ok(more)
     }

@@ -223,11 +223,7 @@ impl Pool<'_, '_> {
                 match &mut place.pipes {
                     Some(pipes) if pipes.takes_input() => pipes.outbox().extend_from_slice(&line),
                     _ => {
-                        place.given.remove(&id);
-                        match place.dead.take_if(|dead| *dead == id) {
-                            Some(id) => self.window.drop_taken(id),
-                            None => self.window.give_back(id),
-                        }
+                        place.take_back(id, &mut self.window);
                         self.changed.get_or_insert_with(Instant::now);
                     }
                 }

@@ -10,7 +10,7 @@ use crate::files::lock::Lock;
 use crate::model::event::Row;
 use crate::model::ledger::Claim;
 use crate::model::run::Task;
-use crate::model::window::{Key, Turn};
+use crate::model::window::{Key, Turn, Window};
 use crate::pending::key_of;
 use crate::queue::Remaining;
 use crate::run::handler::BATCH_BYTES;
@@ -470,6 +470,15 @@ impl Place {
             (None, false) => {}
         }
         self.given.insert(id, Instant::now());
+    }
+
+    /// Takes back an event that it was to get.
+    pub fn take_back(&mut self, id: i64, window: &mut Window) {
+        self.given.remove(&id);
+        match self.dead.take_if(|dead| *dead == id) {
+            Some(id) => window.drop_taken(id),
+            None => window.give_back(id),
+        }
     }
 
     fn give_row(&mut self, row: &Row<'_>) {

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::files::lock::Lock;
 use crate::files::log::{Quoted, abridged, log};
 use crate::model::ledger::Claim;
-use crate::model::run::{Exit, RunState, StopRequest, Task};
+use crate::model::run::{RunState, StopRequest, Task};
 use crate::model::time::Time;
 use crate::run::control;
 use crate::run::guard::Guard;
@@ -391,25 +391,24 @@ impl Pool<'_, '_> {
         if !self.strangers.is_empty() {
             self.look_at_strangers()?;
         }
-        let mut more = false;
-        let mut left = Vec::new();
-        for mut place in std::mem::take(&mut self.places) {
-            if let Some(exit) = place.running.poll() {
+        let (mut more, mut at) = (false, 0);
+        // All stay where they are: what they have is not given to others if something is taken over meanwhile.
+        while at < self.places.len() {
+            if let Some(exit) = self.places[at].running.poll() {
                 // What it has answered before its end counts.
-                while self.read(&mut place)? {}
-                let exit = if place.has_timed_out { Exit::TimedOut } else { exit };
-                self.place_ended(place, exit)?;
+                while self.read(at)? {}
+                self.place_ended(at, exit)?;
                 continue;
             }
+            let place = &mut self.places[at];
             if place.running.end_rest() && place.pipes.is_none() {
                 let (files, consumer) = (self.supervisor.files, self.supervisor.consumer);
                 let rest = "failed, and left processes behind, which are ended";
                 log!(files, Warn, "dispatch: consumer={consumer} {rest}");
             }
-            more |= self.read(&mut place)?;
-            left.push(place);
+            more |= self.read(at)?;
+            at += 1;
         }
-        self.places = left;
         Ok(more)
     }
 }

@@ -119,15 +119,11 @@ impl Pool<'_, '_> {
         if !is_ours {
             return Ok(false);
         }
-        let shares = self.supervisor.machine().filter(|own| {
-            // Until it claims what it gives, nobody else gives anything.
-            now.state.crews.get(*own).is_some_and(|crew| crew.claims)
-        });
         if now.revision != self.current.revision || now.last_acked_id != self.current.last_acked_id {
             let supervisor = self.supervisor;
             let queue = open(supervisor, &mut self.queue)?;
             let ledger = supervisor.retrying(|| queue.store.ledger(supervisor.consumer))?;
-            match shares {
+            match self.supervisor.machine() {
                 Some(own) => self.share(ledger, own),
                 None => self.reload(ledger),
             }

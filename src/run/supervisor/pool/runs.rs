@@ -19,17 +19,30 @@ use crate::store::DeadLetterUpdate;
 
 impl Pool<'_, '_> {
     /// A handler has ended.
-    pub(super) fn place_ended(&mut self, mut place: Place, exit: Exit) -> Result<()> {
+    pub(super) fn place_ended(&mut self, at: usize, exit: Exit) -> Result<()> {
+        let is_pool = self.is_pool();
+        let place = &mut self.places[at];
+        let (after, closing) = (place.began.1.elapsed(), place.closing);
         if place.pipes.is_some() {
             place.running.kill_rest();
         }
-        if self.is_pool() {
+        if is_pool {
             place.release();
         } else {
             self.supervisor.guard.release();
         }
-        let after = place.began.1.elapsed();
+        if !self.is_void() {
+            // Others may have finished its events, or asked for a stop. It may have gone to sleep.
+            self.look_again()?;
+        }
+        let mut place = self.places.remove(at);
+        place.closing = closing;
+        let exit = if place.has_timed_out { Exit::TimedOut } else { exit };
         if place.pipes.is_some() {
+            // What it was not handed out costs no attempt.
+            for id in std::mem::take(&mut place.held).into_keys() {
+                place.take_back(id, &mut self.window);
+            }
             self.kept_ended(place, exit, after)
         } else {
             self.run_ended(place, exit, after)
@@ -83,10 +96,6 @@ impl Pool<'_, '_> {
         let (supervisor, consumer) = (self.supervisor, self.supervisor.consumer);
         let output = running.last_output();
         let (_, span) = running.finish(exit, after);
-        if !self.is_void() {
-            // Others may have finished events, or asked for a stop.
-            self.look_again()?;
-        }
         let mut left: Vec<i64> = given.into_keys().filter(|id| Some(*id) != dead).collect();
         left.retain(|id| self.window.has_given(*id));
         self.window.ended(&left);
@@ -224,10 +233,6 @@ impl Pool<'_, '_> {
         let (count, upto) = began_with;
         let (supervisor, consumer) = (self.supervisor, self.supervisor.consumer);
         let (output, span) = Running::finish(running, exit, after);
-        if !self.is_void() {
-            // It may have gone to sleep.
-            self.look_again()?;
-        }
         let is_asleep = |id: &i64| self.current.state.asleep.contains_key(id);
         let slept = given.keys().chain(&dead).any(is_asleep) && exit != Exit::TimedOut;
         // It left a step unfinished, so that its exit code means nothing.
