@@ -12,20 +12,21 @@ use thread_testkit::{names, postgres::Server, quoted, wait_until};
 use crate::machine::{Machine, Proxy};
 
 /// What `hold ID KEY` makes of a handler: it locks its event, its key and one of four places, and notes when both machines
-/// are at work.
-pub const HOLD: &str = r#"hold() {
+/// are at work. `flock` may be killed, too, which says nothing about the lock.
+pub const HOLD: &str = r#"lock() { until flock "$@"; do [ $? = 137 ] || return 1; done; }
+hold() {
     exec 8>"lock-$1" 9>"lock-key$2"
-    flock -n 8 || echo "two of event $1" >>overlaps
-    flock -n 9 || echo "two of key $2" >>overlaps
+    lock -n 8 || echo "two of event $1" >>overlaps
+    lock -n 9 || echo "two of key $2" >>overlaps
     for place in 1 2 3 4 none; do
         [ $place = none ] && echo "more than four at once, with $1" >>overlaps && break
         exec 7>"place-$place"
-        flock -n 7 && break
+        lock -n 7 && break
     done
     exec 6>"machine-$(echo "$XDG_STATE_HOME" | tr / _)"
-    flock -s 6
+    lock -s 6
     at_work=0
-    for machine in machine-*; do flock -n -x "$machine" true 6>&- 7>&- 8>&- 9>&- || at_work=$((at_work + 1)); done
+    for machine in machine-*; do lock -n -x "$machine" true 6>&- 7>&- 8>&- 9>&- || at_work=$((at_work + 1)); done
     [ $at_work -lt 2 ] || : >both
 }
 let_go() { exec 6>&- 7>&- 8>&- 9>&-; }
