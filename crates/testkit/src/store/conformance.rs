@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use thread::error::{Error, Result};
@@ -1237,35 +1236,33 @@ pub fn events_finish_singly(store: &mut dyn Store) {
 
 /// Whatever another connection changes while a ledger is read, all of it is of one moment.
 pub fn a_ledger_is_of_one_moment(open: impl Fn() -> Box<dyn Store> + Sync) {
-    let mut reader = open();
-    fill(&mut *reader, 1);
-    subscribe_singly(&mut *reader);
-    let turn = |store: &mut dyn Store, changes: Vec<LedgerChange>| {
-        let (seen, state) = (get(store, "c"), RunUpdate::state(running(1)));
-        assert!(store.update_run(&seen, &RunUpdate { ledger: changes, ..state }).unwrap().is_some());
+    let mut writer = open();
+    fill(&mut *writer, 1);
+    subscribe_singly(&mut *writer);
+    let mut turn = |changes| {
+        let (seen, state) = (get(&mut *writer, "c"), RunUpdate::state(running(1)));
+        assert!(writer.update_run(&seen, &RunUpdate { ledger: changes, ..state }).unwrap().is_some());
     };
-    turn(&mut *reader, vec![wait(1, 1), claim(1, 1)]);
-    let is_over = AtomicBool::new(false);
+    turn(vec![wait(1, 1), claim(1, 1)]);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut writer = open();
-            for attempts in 2.. {
-                turn(&mut *writer, vec![wait(1, attempts), unclaim(1)]);
-                turn(&mut *writer, vec![claim(1, attempts)]);
-                if is_over.load(Ordering::Relaxed) {
-                    break;
-                }
+        let reads = scope.spawn(|| {
+            let mut reader = open();
+            (0..1000).find_map(|_| {
+                let ledger = reader.ledger(&name("c")).unwrap();
+                // The place of the claim is the number of attempts before it.
+                let place = ledger.claims().get(&1).map(|claim| claim.place);
+                let is_torn = place.is_some_and(|place| place != ledger.waits()[&1].attempts);
+                is_torn.then_some(ledger)
+            })
+        });
+        for attempts in 2.. {
+            turn(vec![wait(1, attempts), unclaim(1)]);
+            turn(vec![claim(1, attempts)]);
+            if reads.is_finished() {
+                break;
             }
-        });
-        let torn = (0..1000).find_map(|_| {
-            let ledger = reader.ledger(&name("c")).unwrap();
-            // The place of the claim is the number of attempts before it.
-            let place = ledger.claims().get(&1).map(|claim| claim.place);
-            let is_torn = place.is_some_and(|place| place != ledger.waits()[&1].attempts);
-            is_torn.then_some(ledger)
-        });
-        is_over.store(true, Ordering::Relaxed);
-        assert_eq!(torn, None);
+        }
+        assert_eq!(reads.join().unwrap(), None);
     });
 }
 
