@@ -346,7 +346,7 @@ proptest! {
 /// events.
 #[test]
 fn pools_are_explored_exhaustively() {
-    let long = std::env::var_os("THREAD_FAULTS").is_some_and(|form| form == "long");
+    let long = thread_testkit::long();
     let all: [(_, _, i64, _); 4] = [
         (How::Kept, 0, if long { 3 } else { 2 }, 500),
         (How::Kept, 2, 3, 10_000),
