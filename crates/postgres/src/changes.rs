@@ -9,7 +9,8 @@
 //! Nothing is read if no transaction has ended since the last look. What is deleted is not seen; that makes nothing due.
 //!
 //! A lease that is over changes no row. So the leases that are held are remembered, with the time at which each was last
-//! seen to be renewed.
+//! seen to be renewed. As long as nobody takes one that is over, its thread is named again, ever more seldom: who looked at
+//! it may have been mistaken, or may have failed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -116,13 +117,19 @@ impl Server {
 }
 
 /// A lease that somebody has.
+#[derive(Clone, Copy)]
 struct Lease {
     epoch: i64,
     renewal: i64,
     length_ms: i64,
     /// When this renewal was seen first.
     since: i64,
+    /// How long after that its thread is named, in milliseconds.
+    after: i64,
 }
+
+/// A thread is named for so many times the length of a lease that is over, each time after twice as long.
+const NAMED_FOR: i64 = 1000;
 
 /// A row of the answer: a thread, and a transaction that has changed it, or a lease.
 struct Found {
@@ -346,14 +353,23 @@ impl Seen {
         let (epoch, renewal) = (*epoch, *renewal);
         let known = self.leases.get(&key);
         if known.is_none_or(|known| (known.epoch, known.renewal) != (epoch, renewal)) {
-            self.leases.insert(key, Lease { epoch, renewal, length_ms, since: asked });
+            let (since, after) = (asked, length_ms.max(1));
+            self.leases.insert(key, Lease { epoch, renewal, length_ms, since, after });
         }
         true
     }
 
-    /// The leases that are over, each with the thread and its name. They are forgotten.
+    /// The leases that are over, each with the thread and its name, if it is time to name it.
     fn ended(&mut self, asked: i64) -> Vec<((String, String), Lease)> {
-        self.leases.extract_if(|_, lease| asked - lease.since >= lease.length_ms).collect()
+        let mut ended = Vec::new();
+        self.leases.retain(|key, lease| {
+            if asked - lease.since >= lease.after {
+                ended.push((key.clone(), *lease));
+                lease.after = lease.after.saturating_mul(2);
+            }
+            lease.after / NAMED_FOR <= lease.length_ms
+        });
+        ended
     }
 }
 
@@ -405,5 +421,33 @@ mod tests {
         // Nothing was read.
         assert_eq!(take(704, &[]), (String::new(), 1));
         assert_eq!(take(705, &[]), (String::new(), 0));
+    }
+
+    #[test]
+    fn the_thread_of_a_lease_that_is_over_is_named_ever_more_seldom_until_somebody_takes_it() {
+        let mut seen = Seen::new(server(700, "today", 0), &[], 0);
+        let lease = |renewal: i64, length_ms: Option<i64>| Found {
+            thread: 1,
+            name: "t".to_owned(),
+            transaction: String::new(),
+            lease: Some(("bot".to_owned(), 1, renewal, length_ms)),
+        };
+        let named = |seen: &mut Seen, times: std::ops::Range<i64>| -> Vec<i64> {
+            times.step_by(1000).filter(|at| !seen.ended(*at).is_empty()).collect()
+        };
+        seen.note_lease(&lease(5, Some(4000)), 0);
+        assert_eq!(named(&mut seen, 0..20_000), [4000, 8000, 16_000]);
+        // It is seen again, and then renewed.
+        seen.note_lease(&lease(5, Some(4000)), 20_000);
+        assert_eq!(named(&mut seen, 20_000..40_000), [32_000]);
+        seen.note_lease(&lease(6, Some(4000)), 40_000);
+        assert_eq!(named(&mut seen, 40_000..50_000), [44_000, 48_000]);
+        seen.note_lease(&lease(6, None), 50_000);
+        assert!(named(&mut seen, 50_000..100_000).is_empty());
+        // Not for ever.
+        for length in [-1, 0, 1, 4000] {
+            seen.note_lease(&lease(length, Some(length)), 0);
+            assert!(named(&mut seen, 0..10_000_000).len() <= 11 && seen.leases.is_empty(), "{length}");
+        }
     }
 }

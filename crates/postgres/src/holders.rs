@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -389,9 +390,14 @@ fn holders(dir: &Path) -> Vec<(PathBuf, Entry)> {
     all
 }
 
+/// The extension of files that are to replace others.
+pub const NEW: &str = "new";
+
 /// Replaces a file, so that others see the text before or this one.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let new = path.with_extension(format!("new-{}", std::process::id()));
+pub fn replace(path: &Path, text: &str) -> io::Result<()> {
+    static WRITTEN: AtomicU64 = AtomicU64::new(0);
+    let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+    let new = path.with_extension(format!("{}-{number}.{NEW}", std::process::id()));
     std::fs::write(&new, text)?;
     std::fs::rename(&new, path)
 }

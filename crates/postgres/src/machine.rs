@@ -8,6 +8,7 @@ use sha1::{Digest, Sha1};
 use thread::{Error, Result};
 
 use crate::clock::now;
+use crate::holders::{NEW, replace};
 use crate::location::Target;
 
 /// The extension of the files with what was seen of a lease, and after how long they are removed. They are written again
@@ -55,7 +56,7 @@ impl Machine {
         let path = self.dir.join(format!("{name}.{SEEN}"));
         let seen = format!("{epoch} {renewal} {}", self.id);
         let text = std::fs::read_to_string(&path).unwrap_or_default();
-        // A line that is only half there is no time.
+        // What is no line is no time.
         if let Some((before, at)) = text.rsplit_once(' ')
             && before == seen
             && let Some(Ok(at)) = at.strip_suffix('\n').map(str::parse::<i64>)
@@ -66,7 +67,8 @@ impl Machine {
         if text.is_empty() {
             self.forget_old();
         }
-        drop(std::fs::write(&path, format!("{seen} {since}\n")));
+        // Who reads half of it would begin to wait for the lease's end, after others were told of that.
+        drop(replace(&path, &format!("{seen} {since}\n")));
         since
     }
 
@@ -77,9 +79,42 @@ impl Machine {
                 let modified = path.metadata().and_then(|about| about.modified()).ok()?;
                 Some(SystemTime::now().duration_since(modified).ok()? >= FORGOTTEN_AFTER)
             };
-            if path.extension().is_some_and(|extension| extension == SEEN) && is_old() == Some(true) {
+            let is_seen = path.extension().is_some_and(|extension| extension == SEEN || extension == NEW);
+            if is_seen && is_old() == Some(true) {
                 drop(std::fs::remove_file(path));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn what_was_seen_of_a_lease_is_read_whole_while_it_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let machine = Machine { id: "here".to_owned(), dir: dir.path().to_owned() };
+        let is_over = AtomicBool::new(false);
+        machine.seen_since("bot", 1, 1, 2000);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut latest = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    latest = latest.max(machine.seen_since("bot", 1, 1, i64::MAX));
+                }
+                latest
+            });
+            // Each has seen it a little earlier.
+            for since in (0..2000).rev() {
+                assert_eq!(machine.seen_since("bot", 1, 1, since), since);
+            }
+            is_over.store(true, Ordering::Relaxed);
+            assert!(reader.join().unwrap() <= 2000);
+        });
+        assert_eq!(machine.first_seen("bot", 1, 1), 0);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 }
