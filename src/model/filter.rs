@@ -306,5 +306,7 @@ mod tests {
             |length: usize| filter.matches(&Event { source: "x".repeat(length), ..event("") }.row());
         assert_eq!(matches(256), Ok(false));
         assert!(matches(257).unwrap_err().0.contains("pattern too complex"));
+        // It is no reason to refuse another filter.
+        assert!(Filter::new(&format!("{text} OR 0"), Scope::Subscription).is_ok());
     }
 }
