@@ -69,9 +69,11 @@ impl Program {
     ) -> std::io::Result<Program> {
         #[cfg(all(test, target_os = "linux"))]
         if let Some(system) = crate::simulated::system() {
+            use std::sync::mpsc::TrySendError::Full;
             let (send, receive) = channel();
             let keeps = input.is_none();
-            let report = move |event| events.try_send(message(number, event)).is_ok();
+            // What an adapter that is gone has not read is lost.
+            let report = move |event| !matches!(events.try_send(message(number, event)), Err(Full(_)));
             let (pid, pipe) = system.start(&command, keeps.then_some(receive), Box::new(report))?;
             let stdout = Arc::new(Stdout { pipe, reading: Mutex::new(()) });
             let stdin = keeps.then_some(send);

@@ -4,7 +4,7 @@
 //! must do; the conformance tests compare the two. Filters are evaluated row by row.
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
+use std::ops::{Bound, ControlFlow};
 use std::time::Instant;
 
 use chrono::Utc;
@@ -28,6 +28,8 @@ use thread::{Error, Event, NewEvent, Result};
 #[derive(Debug, Default)]
 pub struct MemoryStore {
     events: BTreeMap<i64, Event>,
+    /// Which events each filter matches: simulations ask for that again and again.
+    matches: BTreeMap<String, BTreeMap<i64, bool>>,
     /// Event id by idempotency key.
     keys: BTreeMap<String, i64>,
     newest: i64,
@@ -89,6 +91,13 @@ impl MemoryStore {
             self.keys.insert(key.to_owned(), self.newest);
         }
         Ok(Stored::New(self.newest))
+    }
+
+    /// The events with an id above `after`, up to and including `upto`.
+    fn between(&self, after: i64, upto: i64) -> impl Iterator<Item = &Event> {
+        let range = (Bound::Excluded(after), Bound::Included(upto));
+        let events = (after < upto).then(|| self.events.range(range));
+        events.into_iter().flatten().map(|(_, event)| event)
     }
 
     /// Drops the keys of deleted events.
@@ -175,6 +184,7 @@ impl Store for MemoryStore {
             self.newest = before;
             self.scheduled = scheduled;
             self.events.split_off(&(before + 1));
+            self.matches.clear();
             self.drop_keys();
         }
         fed.map(|()| appended)
@@ -191,8 +201,7 @@ impl Store for MemoryStore {
         fn capped(text: &[u8], cap: u64) -> &[u8] {
             if text.len() as u64 <= cap { text } else { b"" }
         }
-        let wanted = self.events.values().filter(|event| event.id > after && event.id <= upto);
-        for event in wanted.take(limit) {
+        for event in self.between(after, upto).take(limit) {
             let row = event.row();
             let (content_len, metadata_len) = (row.content.len(), row.metadata.map_or(0, <[u8]>::len));
             let row = Row {
@@ -225,16 +234,20 @@ impl Store for MemoryStore {
             return Ok(scan);
         }
         let mut cut_short = false;
+        let mut known = self.matches.remove(filter.text()).unwrap_or_default();
         self.read(range.after, range.upto, usize::MAX, &mut |row| {
-            match filter.matches(&row) {
-                Ok(true) => scan.ids.push(row.id),
-                Ok(false) => {}
+            match known.get(&row.id).map_or_else(|| filter.matches(&row), |known| Ok(*known)) {
+                Ok(matches) => {
+                    known.insert(row.id, matches);
+                    scan.ids.extend(matches.then_some(row.id));
+                }
                 Err(e) => scan.failures.push(FilterFailure { id: row.id, message: e.0 }),
             }
             scan.upto = row.id;
             cut_short = scan.ids.len() == range.most || range.until.is_some_and(|end| Instant::now() >= end);
             if cut_short { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
+        self.matches.insert(filter.text().to_owned(), known);
         if !cut_short {
             scan.upto = range.upto.max(range.after);
         }
@@ -246,7 +259,7 @@ impl Store for MemoryStore {
     }
 
     fn first_after(&mut self, id: i64) -> Result<Option<i64>> {
-        Ok(self.events.keys().copied().find(|&stored| stored > id))
+        Ok(self.between(id, i64::MAX).next().map(|event| event.id))
     }
 
     fn last_upto(&mut self, id: i64) -> Result<Option<i64>> {
@@ -266,7 +279,7 @@ impl Store for MemoryStore {
     }
 
     fn count(&mut self, after: i64, upto: i64) -> Result<u64> {
-        Ok(self.events.keys().filter(|&&id| id > after && id <= upto).count() as u64)
+        Ok(self.between(after, upto).count() as u64)
     }
 
     fn subscriptions(&mut self) -> Result<Vec<Subscription>> {

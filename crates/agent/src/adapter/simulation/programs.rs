@@ -394,14 +394,13 @@ impl World {
         {
             state.programs[at].exit(code);
         }
-        let mut delivered = false;
         if state.programs[at].is_alive() && !state.programs[at].is_hanging {
             state.program_does(at);
         }
         // Its end may be known before all that it has printed.
         let most = if state.dice.one_in(2) { 64 } else { 1 };
-        delivered |= state.programs[at].deliver(most);
-        state.is_woken |= delivered;
+        let was_delivered = state.programs[at].deliver(most);
+        state.is_woken |= was_delivered && state.programs[at].of == state.adapters;
         let is_full = !state.programs[at].reports.is_empty();
         let is_alive = state.programs[at].is_alive();
         if is_full {

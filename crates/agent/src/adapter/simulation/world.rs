@@ -109,8 +109,9 @@ impl World {
         });
         store.put_at(self.dir.path());
         self.state.replace(State::new(seed));
-        clear(self.dir.path(), "");
-        clear(&self.dir.path().join("run"), "");
+        for dir in ["", "run", "logs"] {
+            clear(&self.dir.path().join(dir), "");
+        }
         self.queue.replace(self.open());
         let _simulation = simulate(self.clone());
         {
