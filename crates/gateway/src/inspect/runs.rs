@@ -178,14 +178,14 @@ pub fn one(queue: &mut Queue, consumer: &ConsumerId, id: &str) -> Result<RunDeta
     let output =
         place.and_then(|place| Some((read_end(queue.files(), consumer, place, OUTPUT).ok()?, place)));
     let mut handled = handled(queue, subscription.as_ref(), &run, after)?;
-    let meanwhile = meanwhile(queue, began, end, run.events.is_none().then_some(&mut handled))?;
+    let stored = stored(queue, began, end, run.events.is_none().then_some(&mut handled))?;
     Ok(RunDetail {
         run,
         output_bytes: output.as_ref().map(|(_, place)| place.length),
         output_truncated: output.as_ref().is_some_and(|(_, place)| place.length > OUTPUT),
         output: output.map(|(text, _)| text),
         handled,
-        meanwhile,
+        stored,
     })
 }
 
@@ -221,7 +221,7 @@ fn handled(
 
 /// The first events that were stored from the beginning of a run to its end, or to now. To those that a handler has
 /// popped, the messages are added that it, as an agent, has begun to answer.
-fn meanwhile(
+fn stored(
     queue: &mut Queue,
     began: Time,
     end: Option<Time>,

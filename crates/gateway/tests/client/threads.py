@@ -293,7 +293,7 @@ async def a_run_has_its_output_and_an_event_what_became_of_it():
         assert whole["output"].startswith("yyy") and whole["output"].endswith("y\nthe end\ufffd")
         assert whole["output_truncated"] and 300_000 < whole["output_bytes"] < 300_020
         assert [event["content"] for event in whole["handled"]] == ["hello"]
-        assert [event["id"] for event in whole["meanwhile"]] == [2, 3, 4]
+        assert [event["id"] for event in whole["stored"]] == [2, 3, 4]
         trace = look.get("/inbox/events/1/trace")
         assert trace["event"]["content"] == "hello" and not trace["is_truncated"]
         bars = [(bar["kind"], bar["depth"], bar["label"], bar.get("ended")) for bar in trace["bars"]]

@@ -46,7 +46,7 @@ const IDLE = t("it_has_answered_and_is_kept_open_for_a");
 
 function Whole({ thread, consumer, run }) {
   const { outcome, exit, started_at: began, ended_at: ended, duration_ms: took, attempt, events } = run;
-  const { output, output_truncated: cut, output_bytes: bytes, handled = [], meanwhile = [] } = run;
+  const { output, output_truncated: cut, output_bytes: bytes, handled = [], stored = [] } = run;
   const isWrong = !["succeeded", "running"].includes(outcome);
   const itself = thread.consumers_state.find(({ name }) => name === consumer);
   const asks = outcome === "running" && /^the agent asks/.test(thread.attention ?? "");
@@ -73,9 +73,9 @@ function Whole({ thread, consumer, run }) {
     ${cut && html`<p class="hint">${t("the_end_of_size_2", { size: bytesText(bytes) })}</p>`}
     ${output ? html`<${Plain} text=${visible(output)} label=${t("output")} />`
       : html`<p class="hint">${output === undefined && outcome !== "running" ? t("its_log_is_not_kept_any_more") : t("nothing")}</p>`}
-    ${meanwhile.length > 0 && html`<${Fold} class="meanwhile" summary=${
-      t("stored_during_the_run_by_it_and_by", { n: meanwhile.length })}>
-      ${() => html`<${Events} thread=${thread} events=${meanwhile} />`}<//>`}
+    ${stored.length > 0 && html`<${Fold} class="stored" summary=${
+      t("stored_during_the_run_by_it_and_by", { n: stored.length })}>
+      ${() => html`<${Events} thread=${thread} events=${stored} />`}<//>`}
     <${AsCommand} lines=${[command(thread, "logs", consumer), `${command(thread, "info", consumer)} --runs`]} />`;
 }
 

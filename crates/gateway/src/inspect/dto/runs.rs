@@ -81,5 +81,5 @@ pub struct RunDetail {
     /// The events that it was given, as far as known; newest first.
     pub handled: Vec<Event>,
     /// What was stored in the thread while it ran, by it and by others; the beginning, if it was much.
-    pub meanwhile: Vec<Event>,
+    pub stored: Vec<Event>,
 }
