@@ -69,16 +69,17 @@ impl Queue {
             let changes = self.store.changes()?;
             for recipient in std::mem::take(&mut late) {
                 let Some(subscription) = self.store.subscription(&recipient.consumer)? else { continue };
-                // Checked before the cursor, which moves past a dead letter too.
-                if subscription.dead > 0
-                    && let Some(event_id) = self.dead_letter_among(&recipient)?
-                {
-                    return Ok(Delivery::Dead { consumer: recipient.consumer, event_id });
-                }
                 let mut is_finished = subscription.last_acked_id >= recipient.last;
+                let mut may_be_dead = subscription.dead > 0;
                 if !is_finished && subscription.options.finishes_singly() {
                     let ledger = self.store.ledger(&recipient.consumer)?;
                     is_finished = ledger.finished_upto(recipient.first) >= Some(recipient.last);
+                    // That may have happened since the subscription was read.
+                    may_be_dead |= is_finished;
+                }
+                // A dead letter is finished, too.
+                if may_be_dead && let Some(event_id) = self.dead_letter_among(&recipient)? {
+                    return Ok(Delivery::Dead { consumer: recipient.consumer, event_id });
                 }
                 if !is_finished {
                     late.push(recipient);

@@ -1,5 +1,6 @@
 //! The operations that `thread::Queue` adds to a store.
 
+use std::cell::RefCell;
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -9,10 +10,16 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use thread::files::DB;
 use thread::model::filter::{Filter, Scope};
+use thread::model::location::Location;
+use thread::model::run::Options;
+use thread::model::subscription::NewSubscription;
+use thread::queue::delivery::Delivery;
 use thread::queue::{NewThread, Selection};
+use thread::run::settle::{Answer, reject};
 use thread::run::{self, Launcher, WakeBy};
 use thread::{After, NewEvent, Queue};
-use thread_testkit::store::conformance::new_subscription;
+use thread_testkit::store::SharedStore;
+use thread_testkit::store::conformance::{name, new_subscription};
 
 const SHORT: Duration = Duration::from_millis(200);
 
@@ -251,4 +258,32 @@ fn list_huge_event(dir: &Path) {
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     let peak: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
     assert!(peak < 32 * 1024, "took {peak} KiB");
+}
+
+#[test]
+fn a_dead_letter_that_is_made_while_a_push_looks_at_it_is_none_that_was_acknowledged() {
+    thread_local! {
+        static PLACE: RefCell<Option<Location>> = const { RefCell::new(None) };
+    }
+    let dir = tempfile::tempdir().unwrap();
+    // Between the look at the subscription and the one at what is finished.
+    let store = SharedStore::new(|operation| {
+        if operation == "ledger"
+            && let Some(location) = PLACE.take()
+        {
+            let answer = Answer { id: 2, claim: None, error: "no" };
+            reject(&mut Queue::open(location).unwrap(), &name("bot"), answer).unwrap();
+        }
+    });
+    let location = store.put_at(dir.path());
+    let mut queue = Queue::open(location.clone()).unwrap();
+    let options = Options { concurrency: Some(2), ..Options::default() };
+    queue.subscribe(&NewSubscription { options, ..new_subscription("bot") }).unwrap();
+    for content in ["stays", "is rejected"] {
+        queue.push(&NewEvent::message("self", content).unwrap()).unwrap();
+    }
+    let recipients = queue.recipients(2, 2).unwrap();
+    PLACE.set(Some(location));
+    let delivery = queue.wait_for_delivery(recipients, SHORT).unwrap();
+    assert_eq!(delivery, Delivery::Dead { consumer: name("bot"), event_id: 2 });
 }
